@@ -52,7 +52,8 @@ def _module_in_import() -> str | None:
     while frame is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back
     module = frame and frame.f_globals.get("__name__")
-    return None if module == "__main__" else module  # where each process begins
+    # The outermost one is that in which the process begins.
+    return module if module in sys.modules and module != "__main__" else None
 
 
 @dataclass(frozen=True, repr=False)

@@ -13,7 +13,7 @@ from ddp_conformance.framework.ranks import Ranks
 from ddp_conformance.framework.recording import cases_of, describe, judge_each, record
 from ddp_conformance.framework.registry import Check, Guarantee
 from ddp_conformance.framework.verdict import Violation
-from ddp_conformance.launched.order import Named
+from ddp_conformance.launched.start.apart import Part
 from ddp_conformance.launched.start.forks import (
     become_rank,
     forget_rank,
@@ -94,19 +94,24 @@ def askers(subject: Guard, case: Case) -> tuple[list[Case], Ask]:
     """The ranks that this one calls the guard for, and how it does so in new processes.
 
     They import the factory's module by themselves: in a rank's own process modules know the rank
-    already. Rank 0 does it for all, so that one of them starts the server. A factory that no other
-    process can import is called in forks of each rank.
+    already. Rank 0 does it for all, so that one of them starts the server. A guard that no other
+    process can make is called in forks of each rank.
     """
-    try:
-        load: Callable[[], Any] = Named.of(subject.make).load
-    except ValueError:
+    part = Part.of(subject)
+    if part is None:
         return [case], lambda questions: [
             in_child(functools.partial(question, lambda: subject.make)) for question in questions
         ]
+    load = functools.partial(factory_of, part)
     everybody = [replace(case, rank=rank) for rank in range(case.world_size)]
     return everybody if case.rank == 0 else [], lambda questions: in_fresh_processes(
         [functools.partial(question, load) for question in questions]
     )
+
+
+def factory_of(part: Part) -> Any:
+    """The factory, in a process that has to import it."""
+    return part.make().make
 
 
 def ask(guard: Any, case: Case) -> Guarded:

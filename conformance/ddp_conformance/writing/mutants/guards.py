@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import torch.distributed as dist
@@ -139,6 +139,12 @@ MUTANTS = (
     Mutant(
         Guard(AskedAtImport, launchers=("torchrun",)), "WRT-05", "read at a late import", (2, 3)
     ),
+    Mutant(
+        Guard(partial(AskedAtImport), name="asked_at_import", launchers=("torchrun",)),
+        "WRT-05",
+        "the same in a partial",
+        (2,),
+    ),
     Mutant(Guard(AsksLocalRank), "WRT-05", "LOCAL_RANK on several machines", (2, 4)),
     Mutant(
         Guard(AsksLocalTask, launchers=("slurm",)), "WRT-05", "SLURM_LOCALID on several machines"
@@ -148,6 +154,9 @@ MUTANTS = (
 BENIGN_VARIANTS = (
     BenignVariant(Guard(AsksAll), "reads the launcher's variables before there is a group"),
     BenignVariant(Guard(AsksWhenUsed), "read when it is used, and kept"),
+    BenignVariant(
+        Guard(partial(AsksWhenUsed), name="asked_when_used"), "the same in a partial", (2,)
+    ),
     BenignVariant(
         Guard(AsksLocalRank, {"once_per_node"}, name="guard_of_each_machine"), "LOCAL_RANK"
     ),
