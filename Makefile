@@ -1,6 +1,6 @@
 # `make conformance` and `make test` are the commands of the README. They create .venv on first use,
 # and need only python3, make and git.
-.PHONY: conformance kill-matrix test test-all tests quick quick-tests types soak chaos fidelity habits ecosystem zoo gpu benchmark versions release docs clean
+.PHONY: conformance kill-matrix chance test test-all tests quick quick-tests types soak chaos fidelity habits ecosystem zoo gpu benchmark versions release docs clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -35,6 +35,14 @@ kill-matrix: LIMIT = 3600
 kill-matrix: $(READY)
 	$(PYTEST) conformance/test_mutants.py conformance/test_launched.py -q -p no:cacheprovider \
 	  --ddp-kill-matrix=docs/kill-matrix.md -k test_mutant_dies </dev/null
+
+# Runs every mutant and benign variant with each of SEEDS seeds of delays, and names those whose
+# verdict is not the same in all of them. PARTS names other tests.
+chance: SEEDS = 10
+chance: PARTS = conformance/test_mutants.py conformance/test_benign_variants.py conformance/test_launched.py
+chance: WORKERS = 3
+chance: $(READY)
+	$(BIN)/python -m conformance.chance --seeds $(SEEDS) $(PARTS) $(SELECTED) $(SHARED) </dev/null
 
 # --keep-going: the conformance suite runs even if the tests fail.
 test: $(READY)

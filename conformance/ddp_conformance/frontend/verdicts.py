@@ -13,12 +13,10 @@ from ddp_conformance.framework.verdict import GuaranteeError, UndecidedError
 from ddp_conformance.frontend.pytest_frontend import BoundCheck, KeptError
 from ddp_conformance.frontend.report import Judged, Kill
 from ddp_conformance.frontend.table import Word
+from ddp_conformance.plugin import EVIDENCE
 
 SYSTEM = "conformance system"
 """User property of a test, which a conftest file may set: the system that its part belongs to."""
-
-EVIDENCE = "conformance evidence"
-"""User property: how the check ended, in a word, and the lines that prove it."""
 
 REMARK = "conformance remark"
 """User property: what a check that passed could not examine."""
