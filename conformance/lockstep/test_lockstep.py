@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ddp_conformance.lockstep.lockstep import END, Lockstep, description, in_lockstep
-from ddp_conformance.writing.publishing import Arriving
+from ddp_conformance.writing.arriving import Arriving
 from torch.distributed import new_group as early
 from torch.distributed.device_mesh import init_device_mesh
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from ddp_conformance import Writer
 from ddp_conformance.framework.recording import describe
 from ddp_conformance.launched.start.forks import become_rank, forget_rank, in_child
 from ddp_conformance.lockstep.machines import Place, environment_of, several_machines
-from ddp_conformance.writing.writes import Written, looking_at, writes_below
+from ddp_conformance.writing.writes import Change, Written, looking_at, writes_below
 
 
 def test_what_python_opens_and_renames_is_heard(tmp_path: Path) -> None:
@@ -70,14 +71,6 @@ def test_what_is_still_there_and_what_is_a_lock_is_told(tmp_path: Path) -> None:
     }
 
 
-def test_something_can_be_done_before_a_folder_is_made(tmp_path: Path) -> None:
-    existed = []
-    with writes_below(tmp_path, making=lambda: existed.append((tmp_path / "a").exists())):
-        (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    assert existed == [False]
-
-
 def test_changed_rows_are_heard_and_connections_are_not(tmp_path: Path) -> None:
     path = tmp_path / "rows.db"
     with writes_below(tmp_path) as log, closing(sqlite3.connect(path)) as rows:
@@ -91,11 +84,29 @@ def test_changed_rows_are_heard_and_connections_are_not(tmp_path: Path) -> None:
     assert list(log.paths) == ["rows.db"]
 
 
-def test_something_can_be_done_before_a_write(tmp_path: Path) -> None:
-    existed = []
-    with writes_below(tmp_path, lambda: existed.append((tmp_path / "a").exists())):
+def test_something_can_be_done_before_a_change(tmp_path: Path) -> None:
+    changes: list[Change] = []
+    existed: list[bool] = []
+
+    def before(change: Change) -> None:
+        changes.append(change)
+        existed.append((tmp_path / change.paths[-1]).exists())
+
+    with writes_below(tmp_path, before):
         (tmp_path / "a").write_text("a")
-    assert existed == [False]
+        (tmp_path / "a").rename(tmp_path / "b")
+        (tmp_path / "c").symlink_to("b")
+        (tmp_path / "d").mkdir()
+        (tmp_path / "e").open("x").close()
+    (tmp_path / "d").rmdir()
+    assert changes == [
+        Change(("a",)),
+        Change(("a", "b"), takes=True, names=True),
+        Change(("c",), takes=True, names=True),
+        Change(("d",), takes=True),
+        Change(("e",), takes=True),
+    ]
+    assert existed == [False] * 5
 
 
 def test_every_state_between_two_calls_is_seen(tmp_path: Path) -> None:
@@ -112,6 +123,17 @@ def test_every_state_between_two_calls_is_seen(tmp_path: Path) -> None:
         beside.replace(path)
     assert seen[0] == "", "the empty file between open and write"
     assert list(dict.fromkeys(seen)) == ["", "one", "two"]
+
+
+def test_every_state_that_a_thread_leaves_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    seen: list[str] = []
+    with looking_at(tmp_path, lambda place: seen.append(path.read_text())):
+        thread = threading.Thread(target=path.write_text, args=("one",))
+        thread.start()
+        thread.join()
+    assert seen == ["", "one"]
+    assert threading.getprofile() is None
 
 
 def test_what_is_seen_between_calls_is_at_a_line_of_the_users(tmp_path: Path) -> None:

@@ -64,6 +64,8 @@ NEW_GROUP = "new_group"
 Before: TypeAlias = Callable[[dist.ProcessGroup, str, str], None]
 """Called with the group, the operation and its description."""
 
+After: TypeAlias = Callable[[dist.ProcessGroup], None]
+
 Meet: TypeAlias = Callable[[str, Sequence[int]], bool]
 """Waits for the members of the group of that name; False if one of them will never call."""
 
@@ -74,11 +76,14 @@ class DivergedError(RuntimeError):
 
 class Lockstep:
     """The collectives that ranks announce. Those of subgroups are announced only if ``meet``
-    returns False."""
+    returns False. ``after`` is called after each collective of all ranks."""
 
-    def __init__(self, ranks: Ranks, meet: Meet | None = None) -> None:
+    def __init__(
+        self, ranks: Ranks, meet: Meet | None = None, after: Callable[[], None] | None = None
+    ) -> None:
         self._ranks = ranks
         self._meet = meet
+        self._after = after
         self.calls: list[Collective] = []
         """This rank's announcements, in order; the last one may not have been started."""
         self.diverged = False
@@ -92,6 +97,11 @@ class Lockstep:
             members = dist.get_process_group_ranks(group)
             if not self._meet(group.group_name, members):
                 self.announce(f"{what} of {ranks_in_words(members)}", call_site())
+
+    def go_on(self, group: dist.ProcessGroup) -> None:
+        """After a collective that was announced."""
+        if self._after is not None and group.size() == self._ranks.world_size:
+            self._after()
 
     def announce(self, what: str, site: str = "") -> None:
         """Exchange the next collective with all ranks; a :class:`DivergedError` if they differ."""
@@ -115,7 +125,7 @@ def in_lockstep(lockstep: Lockstep) -> Iterator[None]:
     its collectives. Divergence, and exceptions after it, only set :attr:`Lockstep.diverged`.
     """
     try:
-        with before_each(lockstep.come):
+        with before_each(lockstep.come, lockstep.go_on):
             yield
     except Exception:
         # After divergence the component's own exceptions as well, such as that a peer has failed.
@@ -128,9 +138,15 @@ def in_lockstep(lockstep: Lockstep) -> Iterator[None]:
                 lockstep.announce(END)
 
 
+def _do_nothing(group: dist.ProcessGroup) -> None:
+    """After a collective."""
+
+
 @contextmanager
-def before_each(call: Before) -> Iterator[None]:
+def before_each(call: Before, after: After = _do_nothing) -> Iterator[None]:
     """Call ``call`` before each collective of the block, and before a new group.
+
+    And ``after`` when this rank has started it, or come through if it does not start it alone.
 
     All of ``torch.distributed`` calls the methods of ``ProcessGroup``, and every ``new_group``,
     whatever name it was imported by, calls ``_new_group_with_tag``.
@@ -138,30 +154,36 @@ def before_each(call: Before) -> Iterator[None]:
     with ExitStack() as patches:
         for name, position in COLLECTIVES.items():
             if hasattr(dist.ProcessGroup, name):
-                method = _announcing(call, name, position)
+                method = _announcing(call, after, name, position)
                 patches.enter_context(mock.patch.object(dist.ProcessGroup, name, method))
-        making = _announcing_group(call)
+        making = _announcing_group(call, after)
         patches.enter_context(mock.patch.object(distributed_c10d, "_new_group_with_tag", making))
         yield
 
 
-def _announcing(call: Before, name: str, position: int | None) -> Callable[..., Any]:
+def _announcing(call: Before, after: After, name: str, position: int | None) -> Callable[..., Any]:
     original = getattr(dist.ProcessGroup, name)
 
     def announced(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
         call(group, name, description(name, position, args, kwargs))
-        return original(group, *args, **kwargs)
+        made = original(group, *args, **kwargs)
+        after(group)
+        return made
 
     return announced
 
 
-def _announcing_group(call: Before) -> Callable[..., Any]:
+def _announcing_group(call: Before, after: After) -> Callable[..., Any]:
     original: Any = distributed_c10d._new_group_with_tag
 
     def announced(*args: Any, **kwargs: Any) -> Any:
-        if dist.is_initialized() and not kwargs.get("use_local_synchronization"):
-            call(distributed_c10d._get_default_group(), NEW_GROUP, NEW_GROUP)
-        return original(*args, **kwargs)
+        if not dist.is_initialized() or kwargs.get("use_local_synchronization"):
+            return original(*args, **kwargs)
+        group = distributed_c10d._get_default_group()
+        call(group, NEW_GROUP, NEW_GROUP)
+        made = original(*args, **kwargs)
+        after(group)
+        return made
 
     return announced
 

@@ -25,6 +25,7 @@ from ddp_conformance.framework.recording import (
     judge_each,
     on_all,
     record,
+    record_once,
 )
 from ddp_conformance.framework.registry import Check, Guarantee
 from ddp_conformance.framework.verdict import Violation
@@ -34,10 +35,10 @@ from ddp_conformance.lockstep.lockstep import Lockstep, in_lockstep
 from ddp_conformance.lockstep.machines import Place, launched_by, several_machines
 from ddp_conformance.lockstep.same_calls import demand_same_calls, judge_same_calls, uncut
 from ddp_conformance.writing import guarding, judge, judge_publishing, publishing
+from ddp_conformance.writing.arriving import Arriving, marks_for
 from ddp_conformance.writing.history import Opened, ReadBack, ReportedPaths, Wrote
-from ddp_conformance.writing.publishing import Arriving, marks_for
 from ddp_conformance.writing.subjects import Writer
-from ddp_conformance.writing.writes import do_nothing, writes_below
+from ddp_conformance.writing.writes import Change, do_nothing, writes_below
 
 WRT_01 = Guarantee(
     "WRT-01",
@@ -65,25 +66,29 @@ def written_together(
 ) -> Iterator[Record]:
     """Write with one folder for all ranks, or with the folder of ``own`` for those of a machine.
 
-    Without ``late``, ranks make folders at the same time. The rank ``late`` begins when all others
-    have written or wait for it in a collective; if it is the last one, its clock is ahead, too.
+    Without ``late``, ranks do one after the other what only one of them can do. The rank ``late``
+    begins, and goes on after each collective, when all others have written or wait for it in a
+    collective; if it is the last one, its clock is ahead, too.
     """
+    # With folders of ``own`` in a second run, in which rank 0 is ahead of the others.
+    arriving = Arriving(ranks, marks_for(case, ranks), ahead=own is not None)
     own = case if own is None else own
-    arriving = Arriving(ranks, marks_for(case, ranks))
-    lockstep = Lockstep(arriving, arriving.meet)
+    come_last = arriving.come_last if case.rank == late else do_nothing
+    lockstep = Lockstep(arriving, arriving.meet, come_last)
     writers: list[Any] = []
     reported: list[ReportedPaths] = []
-    meet = arriving.come_together if late is None else do_nothing
-    before = meet if "first_wins" in subject.traits else do_nothing  # who looks finds nothing
+    first_wins = "first_wins" in subject.traits
+
+    def before(change: Change) -> None:
+        if late is None and (first_wins or change.takes or arriving.has_acted):
+            arriving.take_turn(change.paths)
+
     with ExitStack() as block:
-        log = block.enter_context(
-            writes_below(case.directory, before, making=meet, first=arriving.go_on)
-        )
+        log = block.enter_context(writes_below(case.directory, before))
         if late == case.rank > 0:
             block.enter_context(clock_ahead())
         try:
-            if case.rank == late:
-                arriving.come_last()
+            come_last()
             with in_lockstep(lockstep):
                 writers.append(write_records(subject, own))
         finally:
@@ -225,17 +230,27 @@ def find_wrong_paths(subject: Writer, ranks: Ranks) -> tuple[Violation, ...]:
 
     At last the last rank has a hash seed of its own.
     """
+    return _of_the_late(subject, ranks, _wrong_paths) or find_apart(
+        subject, ranks, 1, paths_reported, find_wrong_paths_in_one_run
+    )
+
+
+def _of_the_late(
+    subject: Writer, ranks: Ranks, find: Callable[[Writer, Sequence[Run]], tuple[Violation, ...]]
+) -> tuple[Violation, ...]:
+    """What is found of the runs in which the first rank comes late, or else the last one."""
     for late in sorted({0, ranks.world_size - 1}):
-        found = _wrong_paths(subject, ranks, functools.partial(written_together, late=late))
+        way = functools.partial(written_together, ranks=ranks, late=late)
+        runs = record_once(subject, ranks, cases_of(ranks, (1,)), way, f"rank {late} comes last")
+        found = find(subject, runs)
         if found:
             how = f"rank {late} comes last, its clock {SECONDS} s ahead: " if late else ""
             return tuple(replace(one, what=how + one.what) for one in found)
-    return find_apart(subject, ranks, 1, paths_reported, find_wrong_paths_in_one_run)
+    return ()
 
 
-def _wrong_paths(subject: Writer, ranks: Ranks, way: Way) -> tuple[Violation, ...]:
+def _wrong_paths(subject: Writer, runs: Sequence[Run]) -> tuple[Violation, ...]:
     """Undecided where a rank was cut off."""
-    runs = runs_of(subject, ranks, way)
     demand_same_calls(subject, runs, "WRT-04")
     return judge_each(runs, lambda run: judge.judge_paths(run.history))
 
@@ -248,12 +263,15 @@ def paths_reported(subject: Writer, case: Case) -> Iterator[Record]:
 
 def find_wrong_paths_in_one_run(subject: Writer, ranks: Ranks) -> tuple[Violation, ...]:
     """WRT-03 where no rank is late."""
-    return _wrong_paths(subject, ranks, written_together)
+    return _wrong_paths(subject, runs_of(subject, ranks, written_together))
 
 
 def find_guarded_collectives(subject: Writer, ranks: Ranks) -> tuple[Violation, ...]:
-    """WRT-04."""
-    runs = runs_of(subject, ranks, written_together)
+    """WRT-04, in the runs of WRT-03: who comes last finds what others have written."""
+    return _of_the_late(subject, ranks, _guarded_collectives)
+
+
+def _guarded_collectives(subject: Writer, runs: Sequence[Run]) -> tuple[Violation, ...]:
     return judge_each(runs, lambda run: judge_same_calls(run.history))
 
 

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import functools
 import shutil
-import threading
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ddp_conformance.framework.case import Case
@@ -33,10 +29,11 @@ from ddp_conformance.lockstep.machines import (
 )
 from ddp_conformance.lockstep.same_calls import demand_same_calls, uncut
 from ddp_conformance.writing import judge_publishing as judge
+from ddp_conformance.writing.arriving import Arriving, marks_for
 from ddp_conformance.writing.history import Glimpse, Opened, Prepared, Saw, SetUp
 from ddp_conformance.writing.judge import judge_who_was_first
 from ddp_conformance.writing.subjects import Preparation, Writer
-from ddp_conformance.writing.writes import do_nothing, looking_at, looking_away, writes_below
+from ddp_conformance.writing.writes import Change, do_nothing, looking_at, writes_below
 
 WRT_02 = Guarantee(
     "WRT-02",
@@ -54,131 +51,7 @@ WRT_06 = Guarantee(
 RECORDS = 2
 """Records that are published: the second one replaces or follows the first."""
 
-BETWEEN = -1
-"""Names the mark of a rank between its write and its rename."""
-
-PATIENCE = 5.0
-"""Seconds that the late rank waits for ranks that neither return nor make a collective: they
-may be waiting for its file."""
-
-ACTING = 2.0
-"""Seconds that ranks that met get for what they met for, most often one system call."""
-
 # ---------------------------------------------------------------- WRT-02
-
-
-class Arriving:
-    """Ranks that leave a mark when they come to an exchange: they wait for others from there on."""
-
-    def __init__(self, ranks: Ranks, marks: Path) -> None:
-        self._ranks = ranks
-        self._marks = marks
-        self._exchanges = 0
-        self._folders = 0
-        self._met = 0
-        self._meetings: Counter[str] = Counter()
-
-    @property
-    def rank(self) -> int:
-        """This rank."""
-        return self._ranks.rank
-
-    @property
-    def world_size(self) -> int:
-        """Number of ranks."""
-        return self._ranks.world_size
-
-    def gather(self, obj: Any) -> list[Any]:
-        """As the ranks' own."""
-        with looking_away():
-            self._exchanges += 1
-            self._folders = self._met = 0
-            self._mark(self.rank, self._exchanges).touch()
-            return self._ranks.gather(obj)
-
-    def _mark(self, rank: int, exchange: int, folder: int = 0) -> Path:
-        """Of an exchange, or of a folder that is made on the way to it."""
-        return self._marks / f"{rank}-{exchange}-{folder}"
-
-    def come_last(self) -> None:
-        """Wait until all others are at the exchange after this rank's last one.
-
-        Or for so long that they must be waiting for something else.
-        """
-        following = self._exchanges + 1
-        self._await(lambda rank: self._mark(rank, following).exists())
-
-    def come_between(self) -> None:
-        """Mark that this rank has written and is about to rename; then wait for all others."""
-        self._mark(self.rank, self._exchanges + 1, BETWEEN).touch()
-        self.come_last()
-
-    def await_between(self, late: int) -> None:
-        """Wait for that mark of the rank ``late``, or until it is at its next exchange."""
-        following = self._exchanges + 1
-        marks = [self._mark(late, following, name) for name in (0, BETWEEN)]
-        self._await(lambda rank: rank != late or any(mark.exists() for mark in marks))
-
-    def come_together(self) -> None:
-        """The same, or until they are about to make a folder too: their n-th, as this rank."""
-        following = self._exchanges + 1
-        self._folders = number = self._folders + 1
-        self._mark(self.rank, following, number).touch()
-        self._await(lambda rank: any(self._mark(rank, following, n).exists() for n in (0, number)))
-        self._met = number
-
-    def go_on(self) -> None:
-        """Before the next change after :meth:`come_together`: let the others act first.
-
-        Otherwise the rank that has removed a file can make the next one, and another rank, which
-        had seen the first one, removes that: none of them finds that it came too late.
-        """
-        number, self._met = self._met, 0
-        if number == 0:
-            return
-        following = self._exchanges + 1
-        self._acted(self.rank, following, number).touch()
-        self._await(
-            lambda rank: (
-                not self._mark(rank, following, number).exists()
-                or self._mark(rank, following).exists()
-                or self._acted(rank, following, number).exists()
-            ),
-            ACTING,
-        )
-
-    def _acted(self, rank: int, exchange: int, folder: int) -> Path:
-        """The mark of a rank that has done, or tried, what it met the others for."""
-        return self._marks / f"{rank}-{exchange}-{folder}-acted"
-
-    def meet(self, group: str, members: Sequence[int]) -> bool:
-        """Wait for the ranks that must come to a collective of a group, which leaves out others.
-
-        One that is at the exchange after this rank's last one will not, for it waits there for
-        this rank: then return False.
-        """
-        number = self._meetings[group] = self._meetings[group] + 1
-        self._at(group, number, self.rank).touch()
-        pause = threading.Event()
-        with looking_away():
-            while True:
-                gone = [r for r in members if self._mark(r, self._exchanges + 1).exists()]
-                missing = [r for r in members if not self._at(group, number, r).exists()]
-                if not missing or not set(gone).isdisjoint(missing):
-                    return not missing
-                pause.wait(0.001)
-
-    def _at(self, group: str, number: int, rank: int) -> Path:
-        """The mark of a rank at the n-th collective of a group."""
-        return self._marks / f"group-{group}-{number}-{rank}"
-
-    def _await(self, there: Callable[[int], bool], seconds: float = PATIENCE) -> None:
-        others = [rank for rank in range(self.world_size) if rank != self.rank]
-        deadline = time.monotonic() + seconds
-        pause = threading.Event()
-        with looking_away():
-            while time.monotonic() < deadline and not all(map(there, others)):
-                pause.wait(0.001)
 
 
 def observe_publishing(
@@ -223,10 +96,15 @@ def publish_one(
     """What this rank saw of a record."""
     is_late = case.rank == turn.late
     come_last = arriving.come_last if is_late and not turn.between else do_nothing
-    naming = arriving.come_between if is_late and turn.between else do_nothing
     found: list[Record] = []
-    lockstep = in_lockstep(Lockstep(arriving, arriving.meet))
-    with lockstep, writes_below(case.directory, come_last, naming=naming):
+
+    def before(change: Change) -> None:
+        if is_late and turn.between and change.names:
+            arriving.come_between()
+        come_last()
+
+    lockstep = in_lockstep(Lockstep(arriving, arriving.meet, come_last))
+    with lockstep, writes_below(case.directory, before):
         if not writers:
             writers.append(subject.make(case))
         come_last()
@@ -235,16 +113,8 @@ def publish_one(
         publish(subject, case, writers[0], turn.number, found)
         last, problem = read_last(subject, case)
         found.append(Saw(case.rank, turn.number, last, turn.late, problem))
+        arriving.has_read()
     return found
-
-
-def marks_for(case: Case, ranks: Ranks, number: int = 0) -> Path:
-    """A new folder beside that of the case."""
-    marks = case.directory.with_name(f"{case.directory.name}-marks-{number}")
-    if case.rank == 0:
-        marks.mkdir()
-    ranks.gather(None)
-    return marks
 
 
 def publish(subject: Writer, case: Case, writer: Any, number: int, found: list[Record]) -> None:

@@ -10,13 +10,14 @@ import os
 import sqlite3
 import stat
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeAlias
 from unittest import mock
 from urllib.parse import urlsplit
 
@@ -27,7 +28,7 @@ from ddp_conformance.framework.places import call_site
 _listening: list[WriteLog] = []
 
 
-def do_nothing() -> None:
+def do_nothing(*_: object) -> None:
     """Go on at once."""
 
 
@@ -45,61 +46,65 @@ class Written:
     """This process has written what it claims."""
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is about to be done to files or folders."""
+
+    paths: tuple[str, ...]
+    """Below the folder; of a rename both."""
+    takes: bool = False
+    """Of several that have looked whether it is to be done, only one can do it."""
+    names: bool = False
+    """A file that was written gets the name by which others know it."""
+
+
+Before: TypeAlias = Callable[[Change], None]
+
+
 class WriteLog:
     """The paths below a folder that were opened for writing, touched, linked or renamed to.
 
-    ``before`` is called each time, before it happens, and before something is removed or cut;
-    ``making`` before that and before a folder is made, ``naming`` before a file that is there
-    is linked or renamed to, and ``first`` before any of them.
+    ``before`` is called each time, before it happens, and before something is removed or cut, or
+    a folder is made.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        before: Callable[[], None] = do_nothing,
-        making: Callable[[], None] = do_nothing,
-        naming: Callable[[], None] = do_nothing,
-        first: Callable[[], None] = do_nothing,
-    ) -> None:
+    def __init__(self, folder: Path, before: Before = do_nothing) -> None:
         self.paths: dict[str, str] = {}  # and their claims
         self._locked: set[str] = set()
         self._folder = folder
         self._before = before
-        self._making = making
-        self._naming = naming
-        self._first = first
 
     def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Keep the paths that an audit event opens for writing or changes."""
         if event == "open" and arguments[2] & os.O_ACCMODE != os.O_RDONLY:
             self.keep(arguments[0], _NEW if arguments[2] & os.O_EXCL else "")
+        elif event == "os.rename":
+            self._rename(self._below(arguments[0]), self._below(arguments[1]))
         elif event in _WRITES:
-            path = arguments[_WRITES[event]]
-            if event in _NAMES and self._below(path) is not None:
-                self._first()
-                self._naming()
-            claim = self._moved(arguments[0]) if event == "os.rename" else _CLAIMS.get(event, "")
-            self.keep(path, claim)
+            self.keep(arguments[_WRITES[event]], _CLAIMS.get(event, ""), event in _NAMES)
         elif event in _LOCKS:
             self._locked.update(self._known_as(arguments[0]))
-        elif event in _TAKES and self._below(arguments[0]) is not None:
-            self._first()
-            self._making()
-            if event != "os.mkdir":
-                self._before()
+        elif event in _TAKES and (path := self._below(arguments[0])) is not None:
+            self._before(Change((path,), takes=True))
 
-    def keep(self, path: object, claim: str = "") -> None:
+    def keep(self, path: object, claim: str = "", names: bool = False) -> None:
         """Note a path, if it lies in the folder, and is not sure to be refused."""
         below = self._below(path)
         if below is not None:
-            self._first()
-            self._before()
+            self._before(Change((below,), claim == _NEW, names))
             if claim != _NEW or not os.path.lexists(self._folder / below):
-                self.paths[below] = claim and self.paths.get(below, claim)
+                self._note(below, claim)
 
-    def _moved(self, source: object) -> str:
+    def _rename(self, source: str | None, target: str | None) -> None:
         """One file can be moved by one process only."""
-        return (isinstance(source, str | bytes | os.PathLike) and self._below(source)) or ""
+        paths = tuple(path for path in (source, target) if path is not None)
+        if paths:
+            self._before(Change(paths, source is not None, target is not None))
+        if target is not None:
+            self._note(target, source or "")
+
+    def _note(self, path: str, claim: str) -> None:
+        self.paths[path] = claim and self.paths.get(path, claim)
 
     def written(self) -> Iterator[Written]:
         """What is still there; a file that is gone was a step on the way to another one."""
@@ -146,7 +151,7 @@ class WriteLog:
         return _open_in_torch(name, *arguments, **options)
 
 
-_WRITES = {"os.rename": 1, "os.link": 1, "os.symlink": 1, "os.utime": 0}
+_WRITES = {"os.link": 1, "os.symlink": 1, "os.utime": 0}
 """Audit events of writing, and which argument is the path."""
 
 _NEW = "/"
@@ -154,7 +159,7 @@ _NEW = "/"
 
 _CLAIMS = {"os.link": _NEW, "os.symlink": _NEW}
 
-_NAMES = frozenset({"os.rename", "os.link", "os.symlink"})
+_NAMES = frozenset({"os.link", "os.symlink"})
 """Those that give a file that was written the name by which others know it."""
 
 _TAKES = frozenset({"os.mkdir", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree"})
@@ -173,16 +178,10 @@ def _file_of(database: str | bytes | os.PathLike[str]) -> str:
 
 
 @contextmanager
-def writes_below(
-    folder: Path,
-    before: Callable[[], None] = do_nothing,
-    making: Callable[[], None] = do_nothing,
-    naming: Callable[[], None] = do_nothing,
-    first: Callable[[], None] = do_nothing,
-) -> Iterator[WriteLog]:
+def writes_below(folder: Path, before: Before = do_nothing) -> Iterator[WriteLog]:
     """Note what this process writes below ``folder`` in the block; see :class:`WriteLog`."""
     _install()
-    log = WriteLog(folder.absolute(), before, making, naming, first)
+    log = WriteLog(folder.absolute(), before)
     _listening.append(log)
     try:
         # The audit events of sqlite3 come before a connection can be watched, or written to.
@@ -215,9 +214,9 @@ _BUSY = "/torch/distributed/"
 def looking_at(folder: Path, look: Callable[[str], None]) -> Iterator[None]:
     """Call ``look`` whenever something below ``folder`` changed between two calls of this thread.
 
-    That is what readers in other processes could have seen, found without racing with them.
-    ``look`` is given the place in the code. What other threads and processes write is seen
-    at the next call here.
+    Or of one that starts in the block. That is what readers in other processes could have seen,
+    found without racing with them. ``look`` is given the place in the code. What other threads
+    and processes write is seen at the next call here.
     """
     before = _state(folder)
 
@@ -230,8 +229,13 @@ def looking_at(folder: Path, look: Callable[[str], None]) -> Iterator[None]:
             before = now
             look(call_site(frame) or f"{frame.f_code.co_filename}:{frame.f_lineno}")
 
-    with _profile(called):
-        yield
+    outer = threading.getprofile()
+    threading.setprofile(called)
+    try:
+        with _profile(called):
+            yield
+    finally:
+        threading.setprofile(outer)
 
 
 @contextmanager

@@ -6,7 +6,10 @@ import json
 import os
 import sqlite3
 import tempfile
+import threading
 from contextlib import closing
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -173,12 +176,88 @@ class NamesOfItsOwn(Publisher):
         os.replace(beside, self.path)
 
 
+class PublishesMeanwhile(Publisher):
+    """A thread writes beside and renames, and the others go on at once."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self.thread = threading.Thread()
+
+    def write(self, number: int) -> None:
+        self.close()
+        self.thread = threading.Thread(target=super().write, args=(number,))
+        self.thread.start()
+
+    def close(self) -> None:
+        """Wait for what was written last."""
+        if self.thread.ident is not None:
+            self.thread.join()
+
+
+class PublishesInThread(PublishesMeanwhile):
+    """The same, which waits for its thread before the others go on."""
+
+    def write(self, number: int) -> None:
+        super().write(number)
+        self.close()
+
+
+class WaitsForItsThreadForAWhile(PublishesMeanwhile):
+    """As long as the file takes on a disk of one's own."""
+
+    def write(self, number: int) -> None:
+        super().write(number)
+        self.thread.join(timeout=0.05)
+
+
+class PublishesByChild(Publisher):
+    """A forked process writes beside and renames, and the others go on at once."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self.child: BaseProcess | None = None
+
+    def write(self, number: int) -> None:
+        self.close()
+        self.child = get_context("fork").Process(target=super().write, args=(number,))
+        self.child.start()
+
+    def close(self) -> None:
+        """Wait for what was written last."""
+        if self.child is not None:
+            self.child.join()
+
+
+class WaitsForItsChild(PublishesByChild):
+    """The same, which waits for its child before the others go on."""
+
+    def write(self, number: int) -> None:
+        super().write(number)
+        self.close()
+
+
+class WritesInPlaceInThread(PublishesInThread):
+    """A thread that is waited for, and writes to the path that others read."""
+
+    def __call__(self, number: int) -> None:
+        if self.case.rank == 0:
+            thread = threading.Thread(target=WritesInPlace.write, args=(self, number))
+            thread.start()
+            thread.join()
+        dist.barrier()
+
+
 PUBLISHED = frozenset({"published", "replaces"})
 
 
 def published(make: Any, name: str = "") -> Writer:
     """A subject whose state all ranks read."""
     return Writer(make, PUBLISHED, name, records=state)
+
+
+def closed(make: type[PublishesMeanwhile | PublishesByChild]) -> Writer:
+    """One that waits for what it has begun when it is closed."""
+    return Writer(make, PUBLISHED, records=state, close=make.close)
 
 
 TWO_AND_THREE = (2, 3)
@@ -198,6 +277,14 @@ MUTANTS = (
     Mutant(published(NobodyWaits), "WRT-02", "no rank waits"),
     Mutant(published(WaitsBefore), "WRT-02", "barrier before the write"),
     Mutant(published(OneNameForAll), "WRT-02", "one temporary name for all ranks"),
+    Mutant(closed(PublishesMeanwhile), "WRT-02", "a thread writes, and no rank waits for it"),
+    Mutant(
+        closed(WaitsForItsThreadForAWhile), "WRT-02", "a thread writes, which is waited for 50 ms"
+    ),
+    Mutant(closed(PublishesByChild), "WRT-02", "a forked process writes, and no rank waits for it"),
+    Mutant(
+        published(WritesInPlaceInThread), "WRT-02", "written in place in a thread", TWO_AND_THREE
+    ),
 )
 
 BENIGN_VARIANTS = (
@@ -205,6 +292,8 @@ BENIGN_VARIANTS = (
     BenignVariant(Writer(LogWithLock, records=lines), "a lock that all ranks take"),
     BenignVariant(published(Publisher), "written beside, renamed, barrier"),
     BenignVariant(published(NamesOfItsOwn), "written to a name of its own, renamed, barrier"),
+    BenignVariant(closed(PublishesInThread), "a thread writes, waited for, barrier"),
+    BenignVariant(closed(WaitsForItsChild), "a forked process writes, waited for, barrier"),
     BenignVariant(published(TellsPath), "written beside, renamed, path broadcast"),
     BenignVariant(
         Writer(BarrierForAll, frozenset({"published"}), f"appended_{LOG}", records=lines),

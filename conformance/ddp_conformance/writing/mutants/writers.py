@@ -178,6 +178,43 @@ class RemovesWhatIsThere(Log):
             part.unlink(missing_ok=self.missing_ok)
 
 
+class MovesWhatIsThere(Log):
+    """All logs but the last are moved out of the way, by every rank."""
+
+    def __call__(self, number: int) -> None:
+        if self.case.rank == 0:
+            (self.case.directory / f"state.{number}").touch()
+        super().__call__(number)
+        dist.barrier()
+        for old in sorted(self.case.directory.glob("state.*"))[:-1]:
+            self.move(old)
+        dist.barrier()
+
+    def move(self, old: Path) -> None:
+        """On every rank."""
+        old.rename(old.with_name(f"old.{old.name}"))
+
+
+class MovesOnOneRank(MovesWhatIsThere):
+    """The same, by one rank."""
+
+    def move(self, old: Path) -> None:
+        if self.case.rank == 0:
+            super().move(old)
+
+
+class RemovesAfterMoving(RemovesWhatIsThere):
+    """The same, on a rank that has files of its own to put in their place before."""
+
+    def __call__(self, number: int) -> None:
+        if self.case.rank == 0:
+            for name in ("config", "version"):
+                beside = self.path.with_name(f"{name}.tmp")
+                beside.touch()
+                beside.replace(self.path.with_name(name))
+        super().__call__(number)
+
+
 class RemovesWhatMayBeGone(RemovesWhatIsThere):
     """The same, content with a file that is gone by then."""
 
@@ -341,6 +378,39 @@ class BarrierUnderGuard(Log):
         dist.barrier()
 
 
+class BarrierIfMissing(Log):
+    """Who finds the record there does not wait for the others, who do."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self.waits_always = False
+
+    def __call__(self, number: int) -> None:
+        done = self.path.with_name(f"done.{number}")
+        missing = not done.exists()
+        if missing and self.case.rank == 0:
+            self.append(number)
+            done.touch()
+        if missing or self.waits_always:
+            dist.barrier()
+
+
+class BarrierThatAllKeep(BarrierIfMissing):
+    """Whether or not it is there."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self.waits_always = True
+
+
+class BarrierIfMissingLater(BarrierIfMissing):
+    """All ranks meet before they look."""
+
+    def __call__(self, number: int) -> None:
+        dist.barrier()
+        super().__call__(number)
+
+
 class BarrierForAll(Log):
     """Written on one rank, waited for on all."""
 
@@ -454,6 +524,10 @@ MUTANTS = (
     Mutant(Writer(LinksOnEveryRank, records=lines), "WRT-01", "link on every rank"),
     Mutant(Writer(LooksBeforeMaking, records=lines), "WRT-01", "exists(), then mkdir"),
     Mutant(Writer(RemovesWhatIsThere, records=lines), "WRT-01", "exists(), then unlink"),
+    Mutant(Writer(MovesWhatIsThere, records=lines), "WRT-01", "glob(), then rename"),
+    Mutant(
+        Writer(RemovesAfterMoving, records=lines), "WRT-01", "exists(), then unlink, one rank ahead"
+    ),
     Mutant(Writer(LogByTime, TELLS, records=lines, paths=path_of), "WRT-03", "clock"),
     Mutant(
         Writer(LogBySecond, TELLS, records=lines, paths=path_of), "WRT-03", "seconds of the clock"
@@ -478,6 +552,12 @@ MUTANTS = (
     Mutant(Writer(BarrierUnderGuard, records=lines), "WRT-04", "barrier under a guard"),
     Mutant(Writer(GathersUnderGuard, records=lines), "WRT-04", "reduction under a guard"),
     Mutant(Writer(NewGroupUnderGuard, records=lines), "WRT-04", "new_group under a guard"),
+    Mutant(Writer(BarrierIfMissing, records=lines), "WRT-04", "barrier if a file is missing"),
+    Mutant(
+        Writer(BarrierIfMissingLater, records=lines),
+        "WRT-04",
+        "barrier if a file is missing, after one for all",
+    ),
     Mutant(
         Writer(FirstRanksMeetUnderGuard, records=lines),
         "WRT-04",
@@ -539,5 +619,9 @@ BENIGN_VARIANTS = (
     ),
     BenignVariant(Writer(MakesFolderOnEveryRank, records=lines), "one folder made by every rank"),
     BenignVariant(Writer(RemovesWhatMayBeGone, records=lines), "one file removed by every rank"),
+    BenignVariant(Writer(MovesOnOneRank, records=lines), "glob(), then rename on one rank"),
+    BenignVariant(
+        Writer(BarrierThatAllKeep, records=lines), "a barrier whether or not a file is missing"
+    ),
     BenignVariant(Writer(MakesFolderBeforeOthersLook, records=lines), "exists(), behind a barrier"),
 )
