@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from ddp_conformance.lockstep.lockstep import END, Lockstep, description, in_lockstep
+from ddp_conformance.lockstep.lockstep import END, FUNCTIONAL, Lockstep, description, in_lockstep
 from ddp_conformance.writing.arriving import Arriving
 from torch.distributed import new_group as early
 from torch.distributed.device_mesh import init_device_mesh
 
 from pytest_ddp import Ddp
+from pytest_ddp.rank.groups import functional
 
 ONE = torch.tensor(1.0)
 
@@ -103,6 +104,36 @@ def test_a_root_has_its_number() -> None:
     assert description("broadcast", 0, ([ONE],), {}) == "broadcast root=0 float32[]"
     assert description("broadcast", 0, (ONE, 2), {}) == "broadcast root=2 float32[]"
     assert description("reduce", 0, (ONE, 1, OPS["AVG"]), {}) == "reduce AVG root=1 float32[]"
+
+
+def test_every_functional_collective_has_a_method_that_it_pairs_with() -> None:
+    assert FUNCTIONAL.keys() == {operation for operation, _ in functional.OPERATORS.values()}
+
+
+@pytest.mark.ddp(world_size=2)
+def test_functional_collectives_are_described_as_those_that_they_pair_with(ddp: Ddp) -> None:
+    one, four, name = torch.ones(1), torch.ones(4, 2), dist.group.WORLD.group_name
+    of = torch.ops._c10d_functional
+    lockstep = Lockstep(ddp)
+    with in_lockstep(lockstep):
+        for result in (
+            of.all_reduce(one, "max", name),
+            *of.all_reduce_coalesced([one, four], "sum", name),
+            of.broadcast(one, 1, name),
+            of.all_gather_into_tensor(four, 2, name),
+            of.reduce_scatter_tensor(four, "sum", 2, name),
+            of.all_to_all_single(four, [2, 2], [2, 2], name),
+        ):
+            of.wait_tensor(result)
+    assert [call.what for call in lockstep.calls] == [
+        "allreduce MAX float32[1]",
+        "allreduce_coalesced SUM float32[1] float32[4, 2]",
+        "broadcast root=1 float32[1]",
+        "allgather_base float32[4, 2]",
+        "reduce_scatter_base SUM float32[2, 2]",
+        "alltoall_base",
+        END,
+    ]
 
 
 @pytest.mark.ddp(world_size=2)

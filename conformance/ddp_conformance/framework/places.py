@@ -71,8 +71,8 @@ def is_users(file: str) -> bool:
 def callers(innermost: FrameType | None = None) -> Iterator[FrameType]:
     """The frames that are not ours, from this call or ``innermost`` outwards to the check."""
     frame: FrameType | None = innermost or sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename not in BEGINNINGS:
-        if not is_ours(frame.f_code.co_filename):
+    while frame is not None and (file := frame.f_code.co_filename) not in BEGINNINGS:
+        if not is_ours(file) and not file.startswith(_PLUGIN):
             yield frame
         frame = frame.f_back
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import Any, TypeAlias
 from unittest import mock
 
@@ -22,6 +23,7 @@ from ddp_conformance.framework.history import Collective, without_ones
 from ddp_conformance.framework.places import call_site
 from ddp_conformance.framework.ranks import Ranks
 from ddp_conformance.framework.verdict import ranks_in_words
+from pytest_ddp.rank.groups import functional
 
 END = "no more collectives"
 """The announcement of a rank that has left the component's code."""
@@ -52,11 +54,24 @@ COLLECTIVES: dict[str, int | None] = {
 REDUCING = {
     *("allreduce", "allreduce_coalesced", "reduce"),
     *("reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single"),
+    "reduce_scatter_tensor_coalesced",
 }
 """Those with a reduce operation, which must be equal on all ranks."""
 
 ROOTED = {"broadcast", "reduce", "gather", "scatter"}
 """Those with a root, which must be equal on all ranks."""
+
+FUNCTIONAL = {
+    "all_reduce": ("allreduce", 0),
+    "all_reduce_coalesced": ("allreduce_coalesced", 0),
+    "broadcast": ("broadcast", 0),
+    "all_gather_into_tensor": ("_allgather_base", 1),
+    "all_gather_into_tensor_coalesced": ("allgather_into_tensor_coalesced", 1),
+    "reduce_scatter_tensor": ("_reduce_scatter_base", 0),
+    "reduce_scatter_tensor_coalesced": ("reduce_scatter_tensor_coalesced", 0),
+    "all_to_all_single": ("alltoall_base", None),
+}
+"""Functional collectives, and the methods of ``ProcessGroup`` that they pair with."""
 
 NEW_GROUP = "new_group"
 """All ranks must call it, members or not, unless ``use_local_synchronization`` is set."""
@@ -120,9 +135,9 @@ class Lockstep:
 def in_lockstep(lockstep: Lockstep) -> Iterator[None]:
     """Run the component's code of this rank in the block; every rank must enter it.
 
-    Collectives that C++ starts (DDP's gradients, functional collectives), sends and receives are
-    not seen. An exception of the block's code is raised after this rank has announced the end of
-    its collectives. Divergence, and exceptions after it, only set :attr:`Lockstep.diverged`.
+    Collectives that C++ starts by itself (DDP's gradients), sends and receives are not seen. An
+    exception of the block's code is raised after this rank has announced the end of its
+    collectives. Divergence, and exceptions after it, only set :attr:`Lockstep.diverged`.
     """
     try:
         with before_each(lockstep.come, lockstep.go_on):
@@ -148,8 +163,9 @@ def before_each(call: Before, after: After = _do_nothing) -> Iterator[None]:
 
     And ``after`` when this rank has started it, or come through if it does not start it alone.
 
-    All of ``torch.distributed`` calls the methods of ``ProcessGroup``, and every ``new_group``,
-    whatever name it was imported by, calls ``_new_group_with_tag``.
+    All of ``torch.distributed`` calls the methods of ``ProcessGroup`` or operators of functional
+    collectives, as DTensors do, and every ``new_group``, whatever name it was imported by, calls
+    ``_new_group_with_tag``.
     """
     with ExitStack() as patches:
         for name, position in COLLECTIVES.items():
@@ -158,6 +174,7 @@ def before_each(call: Before, after: After = _do_nothing) -> Iterator[None]:
                 patches.enter_context(mock.patch.object(dist.ProcessGroup, name, method))
         making = _announcing_group(call, after)
         patches.enter_context(mock.patch.object(distributed_c10d, "_new_group_with_tag", making))
+        patches.enter_context(functional.observed(_noticing(call, after)))
         yield
 
 
@@ -188,6 +205,17 @@ def _announcing_group(call: Before, after: After) -> Callable[..., Any]:
     return announced
 
 
+def _noticing(call: Before, after: After) -> functional.Notice:
+    def noticed(
+        group: dist.ProcessGroup, operation: str, args: tuple[Any, ...]
+    ) -> Callable[[], None]:
+        name, position = FUNCTIONAL[operation]
+        call(group, name, description(name, position, args, {}))
+        return partial(after, group)
+
+    return noticed
+
+
 def description(
     name: str, position: int | None, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> str:
@@ -200,7 +228,7 @@ def description(
         words.append(f"root={_root(given)}")
     if position is not None and position < len(args):
         tensors = args[position]
-        listed = [tensors] if isinstance(tensors, Tensor) else tensors
+        listed = tensors if isinstance(tensors, list | tuple) else [tensors]
         words += map(_shape, listed)
     return " ".join(words)
 
@@ -219,5 +247,5 @@ def _root(given: Sequence[Any]) -> int:
     return next((root for root in roots if isinstance(root, int)), 0)
 
 
-def _shape(tensor: Tensor) -> str:
+def _shape(tensor: Tensor | functional.Output) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

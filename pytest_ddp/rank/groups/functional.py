@@ -6,9 +6,12 @@ from compiled code, with the group's name and on the calling thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -18,14 +21,16 @@ from pytest_ddp.rank.groups.journal import CallJournal
 _NAMESPACE = "_c10d_functional"
 
 
-class _Sized(NamedTuple):
-    """The part of a tensor that the journal needs, for an output that does not exist yet."""
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The part of a tensor that the journal needs, for one that does not exist yet."""
 
-    elements: int
+    shape: tuple[int, ...]
     dtype: torch.dtype
 
     def numel(self) -> int:
-        return self.elements
+        """Number of elements."""
+        return math.prod(self.shape)
 
 
 Arguments: TypeAlias = Callable[..., tuple[Any, ...]]
@@ -37,18 +42,19 @@ def _options(reduce_op: str | None = None, root: int | None = None) -> SimpleNam
     return SimpleNamespace(reduceOp=op, rootRank=root)
 
 
-def _share(tensor: torch.Tensor, members: int) -> _Sized:
-    return _Sized(tensor.numel() // members, tensor.dtype)
+def _share(tensor: torch.Tensor, members: int) -> Output:
+    rows, *rest = tensor.shape
+    return Output((rows // members, *rest), tensor.dtype)
 
 
 def _all_to_all(
     source: torch.Tensor, out_rows: list[int], in_rows: list[int], _: str
 ) -> tuple[Any, ...]:
-    width = source.numel() // (sum(in_rows) or 1)
-    return _Sized(width * sum(out_rows), source.dtype), source, out_rows, in_rows, _options()
+    output = Output((sum(out_rows), *source.shape[1:]), source.dtype)
+    return output, source, out_rows, in_rows, _options()
 
 
-_OPERATORS: dict[str, tuple[str, Arguments]] = {
+OPERATORS: dict[str, tuple[str, Arguments]] = {
     "all_reduce": ("all_reduce", lambda x, op, _: ([x], _options(op))),
     "all_reduce_coalesced": ("all_reduce_coalesced", lambda xs, op, _: (xs, _options(op))),
     "broadcast": ("broadcast", lambda x, root, _: ([x], _options(root=root))),
@@ -77,11 +83,12 @@ forms, which take the same arguments."""
 def watch(journal: CallJournal) -> None:
     """Record functional collectives in the journal; called once, for the life of the rank."""
     library = _Library(_NAMESPACE, "IMPL")
-    for name, (operation, arguments) in _OPERATORS.items():
+    for name, (operation, arguments) in OPERATORS.items():
         for form in (name, f"{name}_"):
             operator = getattr(getattr(torch.ops, _NAMESPACE), form, None)
             if operator is not None:  # missing in an older or newer torch
-                kernel = _kernel(operator.default, journal.functional(operation), arguments)
+                note = journal.functional(operation)
+                kernel = _kernel(operator.default, operation, note, arguments)
                 library.impl(form, kernel, "BackendSelect", with_keyset=True)
     _kept.append(library)
 
@@ -91,17 +98,43 @@ _kept: list[Any] = []
 """Keeps the library alive: its kernels are removed when it is freed."""
 
 
+Notice: TypeAlias = Callable[[dist.ProcessGroup, str, tuple[Any, ...]], Callable[[], None]]
+"""Is called before a functional collective, with its group, public name and arguments, as those of
+the matching method of ``ProcessGroup``; returns what to call when it has been issued."""
+
+_notices: tuple[Notice, ...] = ()
+
+
+@contextmanager
+def observed(notice: Notice) -> Iterator[None]:
+    """Call ``notice`` before each functional collective of the block.
+
+    What it raises is raised in place of the collective.
+    """
+    global _notices
+    _notices = (*_notices, notice)
+    try:
+        yield
+    finally:
+        _notices = tuple(other for other in _notices if other is not notice)
+
+
 def _kernel(
-    operator: Any, note: Callable[..., Callable[[], None]], arguments: Arguments
+    operator: Any, operation: str, note: Callable[..., Callable[[], None]], arguments: Arguments
 ) -> Callable[..., Any]:
+    c10d: Any = dist.distributed_c10d
     below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 
     def kernel(keys: Any, *args: Any) -> Any:
         if not _is_real(args[0]):
             return operator.redispatch(keys & below, *args)
-        issued = note(args[-1], arguments(*args))
+        group, given = c10d._resolve_process_group(args[-1]), arguments(*args)
+        ends = [notice(group, operation, given) for notice in reversed(_notices)]
+        issued = note(group, given)
         result = operator.redispatch(keys & below, *args)
         issued()
+        for ended in ends:
+            ended()
         return result
 
     return kernel

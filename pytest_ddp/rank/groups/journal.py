@@ -348,10 +348,8 @@ class CallJournal:
     def functional(self, operation: str) -> Callable[..., Callable[[], None]]:
         """A function to call before a functional collective; call its result after the issue."""
         note = self._collective(operation)
-        c10d: Any = dist.distributed_c10d
 
-        def noted(name: str, args: tuple[Any, ...]) -> Callable[[], None]:
-            group = c10d._resolve_process_group(name)
+        def noted(group: dist.ProcessGroup, args: tuple[Any, ...]) -> Callable[[], None]:
             return partial(self.forms.append, note(group, args, {}))
 
         return noted

@@ -125,10 +125,10 @@ def test_what_goes_to_each_rank_is_noted(
 
 
 def test_functional_collective_is_noted_once_it_is_issued(
-    journal: CallJournal, x: torch.Tensor
+    journal: CallJournal, group: dist.ProcessGroup, x: torch.Tensor
 ) -> None:
     options = SimpleNamespace(reduceOp=dist.ReduceOp.MAX, rootRank=None)
-    issued = journal.functional("all_reduce")("0", ([x], options))
+    issued = journal.functional("all_reduce")(group, ([x], options))
     assert not journal.forms
     issued()
     (form,) = journal.forms

@@ -13,6 +13,9 @@ from typing import Any, TypeAlias
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed._functional_collectives import all_reduce, wait_tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ddp_conformance.callbacks.subjects import Callback as CallbackSubject
@@ -82,6 +85,51 @@ def worst_on_rank_zero(case: Case) -> Steps:
     for step in range(STEPS):
         op = dist.ReduceOp.MAX if case.rank == 0 else dist.ReduceOp.SUM
         dist.all_reduce(local_loss(case, step), op)
+        yield None
+
+
+def functional_worst_on_rank_zero(case: Case) -> Steps:
+    """The same by functional collectives, which C++ issues."""
+    for step in range(STEPS):
+        op = "max" if case.rank == 0 else "sum"
+        wait_tensor(all_reduce(local_loss(case, step), op, dist.group.WORLD))
+        yield None
+
+
+def functional_on_rank_zero(case: Case) -> Steps:
+    """Rank 0 calls the functional form, and the others the one that it pairs with."""
+    for step in range(STEPS):
+        loss = local_loss(case, step)
+        if case.rank == 0:
+            wait_tensor(all_reduce(loss, "sum", dist.group.WORLD))
+        else:
+            dist.all_reduce(loss)
+        yield None
+
+
+def norm_of_shards(case: Case) -> float:
+    """Of a tensor of which each rank has a part."""
+    mesh = init_device_mesh("cpu", (case.world_size,))
+    part = torch.arange(2.0) + 2 * case.rank
+    norm = DTensor.from_local(part, mesh, [Shard(0)]).norm()
+    assert isinstance(norm, DTensor)
+    return float(norm.full_tensor())
+
+
+def norm_on_rank_zero(case: Case) -> Steps:
+    """A norm for the log, for which DTensor makes a reduction."""
+    for _ in range(STEPS):
+        if case.rank == 0:
+            norm_of_shards(case)
+        reduce_gradient(case)
+        yield None
+
+
+def norm_on_all(case: Case) -> Steps:
+    """The same norm, on all ranks."""
+    for _ in range(STEPS):
+        norm_of_shards(case)
+        reduce_gradient(case)
         yield None
 
 
@@ -450,6 +498,12 @@ MUTANTS = (
     Mutant(calls(logged_every_tenth_by_one), "CBK-01", "a mean on rank 0, every tenth step"),
     Mutant(calls(counted_in_integers), "CBK-01", "float on one rank, integer on others"),
     Mutant(calls(worst_on_rank_zero), "CBK-01", "maximum on rank 0, sum on others"),
+    Mutant(
+        calls(functional_worst_on_rank_zero),
+        "CBK-01",
+        "maximum on rank 0, sum on others, by functional collectives",
+    ),
+    Mutant(calls(norm_on_rank_zero), "CBK-01", "the norm of a DTensor on rank 0"),
     Mutant(calls(broadcast_by_each), "CBK-01", "a broadcast of another root on rank 0"),
     Mutant(calls(swapped_in_group), "CBK-01", "another order in a subgroup"),
     Mutant(calls(group_on_rank_zero), "CBK-01", "new_group on one rank"),
@@ -475,6 +529,8 @@ BENIGN_VARIANTS = (
     ),
     BenignVariant(calls(logged_every_tenth), "a mean of all ranks, every tenth step"),
     BenignVariant(calls(sent_and_received), "sender and receivers in different functions"),
+    BenignVariant(calls(functional_on_rank_zero), "a functional collective on rank 0 alone"),
+    BenignVariant(calls(norm_on_all), "the norm of a DTensor on all ranks"),
     BenignVariant(calls(different_lines), "each rank at a barrier of its own line"),
     BenignVariant(decides(stops_together), "all stop when one would"),
     BenignVariant(decides(plateau_of_mean_loss), "ReduceLROnPlateau of the mean loss"),

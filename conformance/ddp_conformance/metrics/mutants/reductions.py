@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed._functional_collectives import all_reduce, wait_tensor
 
 from ddp_conformance.framework.case import Case
 from ddp_conformance.framework.mutants import BenignVariant, Mutant
@@ -407,6 +408,28 @@ class MaximumOnRankZero(Mean):
         return both[0] / both[1]
 
 
+class FunctionalMean(Mean):
+    """Pooled by a functional collective, which C++ issues."""
+
+    def compute(self) -> Tensor:
+        both = torch.stack([self.total, self.count])
+        total, count = wait_tensor(all_reduce(both, self.operation, dist.group.WORLD)).unbind()
+        return total / count
+
+    @property
+    def operation(self) -> str:
+        """On all ranks."""
+        return "sum"
+
+
+class FunctionalMaximumOnRankZero(FunctionalMean):
+    """The greatest sum and count on rank 0, and sums on the others."""
+
+    @property
+    def operation(self) -> str:
+        return "max" if self.case.rank == 0 else "sum"
+
+
 class GroupOnRankZero(Mean):
     """A group for what rank 0 does with others later, made where only rank 0 comes by."""
 
@@ -456,11 +479,17 @@ MUTANTS = (
     Mutant(Metric(ReducesEveryBatch), "MET-06", "a reduction for each batch"),
     Mutant(Metric(OneMoreOnRankZero), "MET-06", "one more reduction on rank 0"),
     Mutant(Metric(MaximumOnRankZero), "MET-06", "maximum on rank 0, sum on others"),
+    Mutant(
+        Metric(FunctionalMaximumOnRankZero),
+        "MET-06",
+        "maximum on rank 0, sum on others, by functional collectives",
+    ),
     Mutant(Metric(GroupOnRankZero), "MET-06", "new_group on rank 0 alone"),
 )
 
 BENIGN_VARIANTS = (
     BenignVariant(Metric(Mean), "sums and counts pooled, divided once"),
+    BenignVariant(Metric(FunctionalMean), "the same by a functional collective"),
     BenignVariant(Metric(GatheredMean), "the same by objects"),
     BenignVariant(
         Metric(OwnFirstExactly), "values gathered in each rank's own order, and summed exactly"

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed._functional_collectives import all_reduce, wait_tensor
 
 from ddp_conformance.framework.case import Case
 from ddp_conformance.framework.mutants import BenignVariant, Mutant
@@ -438,6 +439,14 @@ def group_of(ranks: Sequence[int], local: bool = False) -> Iterator[dist.Process
         dist.destroy_process_group(group)
 
 
+class ReducesFunctionallyUnderGuard(Log):
+    """The same by a functional collective, which C++ issues."""
+
+    def append(self, number: int) -> None:
+        wait_tensor(all_reduce(torch.tensor(float(number)), "sum", dist.group.WORLD))
+        super().append(number)
+
+
 class NewGroupUnderGuard(Log):
     """A group for the one rank that writes, made on it alone: all ranks must call it."""
 
@@ -551,6 +560,11 @@ MUTANTS = (
     Mutant(Writer(TellsBeforeItExists, TELLS, paths=best_of), "WRT-03", "path never made"),
     Mutant(Writer(BarrierUnderGuard, records=lines), "WRT-04", "barrier under a guard"),
     Mutant(Writer(GathersUnderGuard, records=lines), "WRT-04", "reduction under a guard"),
+    Mutant(
+        Writer(ReducesFunctionallyUnderGuard, records=lines),
+        "WRT-04",
+        "functional collective under a guard",
+    ),
     Mutant(Writer(NewGroupUnderGuard, records=lines), "WRT-04", "new_group under a guard"),
     Mutant(Writer(BarrierIfMissing, records=lines), "WRT-04", "barrier if a file is missing"),
     Mutant(
