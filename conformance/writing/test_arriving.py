@@ -13,14 +13,14 @@ from queue import Empty, Queue
 import pytest
 from ddp_conformance import Writer
 from ddp_conformance.writing import checks
-from ddp_conformance.writing.arriving import Arriving, Held, next_to_act, waits_for_another
+from ddp_conformance.writing.arriving import Arriving, Pending, next_to_act, waits_for_another
 from ddp_conformance.writing.mutants.writers import RemovesWhatIsThere, lines
 
 from pytest_ddp import Ddp
 
 
-def held(path: str, *acted: str) -> Held:
-    return Held((path,), acted, len(acted))
+def held(path: str, *acted: str) -> Pending:
+    return Pending((path,), acted, len(acted))
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def held(path: str, *acted: str) -> Held:
         ({2: held("a"), 3: held("b"), 4: held("b")}, False, 3),
     ],
 )
-def test_who_is_next(ranks: dict[int, Held], ahead: bool, chosen: int) -> None:
+def test_who_is_next(ranks: dict[int, Pending], ahead: bool, chosen: int) -> None:
     assert next_to_act(ranks, ahead) == chosen
 
 

@@ -16,7 +16,7 @@ from ddp_conformance import Writer
 from ddp_conformance.framework.recording import describe
 from ddp_conformance.launched.start.forks import become_rank, forget_rank, in_child
 from ddp_conformance.lockstep.machines import Place, environment_of, several_machines
-from ddp_conformance.writing.writes import Change, Written, looking_at, writes_below
+from ddp_conformance.writing.writes import FileChange, Written, looking_at, writes_below
 
 
 def test_what_python_opens_and_renames_is_heard(tmp_path: Path) -> None:
@@ -85,10 +85,10 @@ def test_changed_rows_are_heard_and_connections_are_not(tmp_path: Path) -> None:
 
 
 def test_something_can_be_done_before_a_change(tmp_path: Path) -> None:
-    changes: list[Change] = []
+    changes: list[FileChange] = []
     existed: list[bool] = []
 
-    def before(change: Change) -> None:
+    def before(change: FileChange) -> None:
         changes.append(change)
         existed.append((tmp_path / change.paths[-1]).exists())
 
@@ -100,11 +100,11 @@ def test_something_can_be_done_before_a_change(tmp_path: Path) -> None:
         (tmp_path / "e").open("x").close()
     (tmp_path / "d").rmdir()
     assert changes == [
-        Change(("a",)),
-        Change(("a", "b"), takes=True, names=True),
-        Change(("c",), takes=True, names=True),
-        Change(("d",), takes=True),
-        Change(("e",), takes=True),
+        FileChange(("a",)),
+        FileChange(("a", "b"), takes=True, names=True),
+        FileChange(("c",), takes=True, names=True),
+        FileChange(("d",), takes=True),
+        FileChange(("e",), takes=True),
     ]
     assert existed == [False] * 5
 

@@ -3,39 +3,53 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
 from types import FrameType
 from typing import Any
 from unittest import mock
 
-from torch import nn
+from torch import Tensor, nn
 
 from ddp_conformance.framework.places import is_library
 
-HOOKS = ("register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook")
-TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
+HOOKS: tuple[tuple[Any, tuple[str, ...]], ...] = (
+    (
+        nn.Module,
+        (
+            *("register_forward_hook", "register_forward_pre_hook", "register_backward_hook"),
+            *("register_full_backward_hook", "register_full_backward_pre_hook"),
+        ),
+    ),
+    (Tensor, ("register_hook", "register_post_accumulate_grad_hook")),
+)
+"""Methods that put a hook on a module, or on a parameter."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A call that put a module into another mode, or a hook on it."""
+    """A call that put a module into another mode, or a hook on it or on a parameter."""
 
-    module: nn.Module
+    owner: nn.Module | Tensor
     callers: tuple[object, ...]
     """``self`` of the methods on the stack, if it can be indexed or iterated, as data sets can."""
     outside: bool
     """True if code of no library called it."""
     mode: bool | None = None
     """None for a hook."""
-    hook: int = -1
-    """The hook's number, in the module's tables."""
+    hook: Any = None
+    """The handle by which the hook is removed."""
 
     def is_by(self, holder: object) -> bool:
         """Whether a method of ``holder`` was on the stack."""
         return any(caller is holder for caller in self.callers)
+
+    def is_still_there(self) -> bool:
+        """Whether a hook has not been removed."""
+        hooks = self.hook.hooks_dict_ref()
+        return hooks is not None and self.hook.id in hooks
 
 
 @contextmanager
@@ -51,19 +65,61 @@ def followed(changes: list[Change]) -> Iterator[None]:
 
     def noting(register: Any) -> Any:
         @wraps(register)
-        def registered(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            handle = register(module, *args, **kwargs)
-            changes.append(Change(module, *_callers(sys._getframe(1)), hook=handle.id))
+        def registered(owner: nn.Module | Tensor, *args: Any, **kwargs: Any) -> Any:
+            handle = register(owner, *args, **kwargs)
+            if isinstance(owner, nn.Module | nn.Parameter):
+                changes.append(Change(owner, *_callers(sys._getframe(1)), hook=handle))
             return handle
 
         return registered
 
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(nn.Module, "train", into_mode))
-        for name in HOOKS:
-            own = noting(vars(nn.Module)[name])
-            stack.enter_context(mock.patch.object(nn.Module, name, own))
+        for kind, names in HOOKS:
+            for name in names:
+                own = noting(vars(kind)[name])
+                stack.enter_context(mock.patch.object(kind, name, own))
         yield
+
+
+@contextmanager
+def reading_followed(dataset: object, read: Callable[[], None]) -> Iterator[None]:
+    """Call ``read`` whenever this process has read from the data set in the block.
+
+    Not for a type whose methods cannot be replaced.
+    """
+
+    def getting(get: Any) -> Any:
+        @wraps(get)
+        def got(holder: object, *args: Any) -> Any:
+            item = get(holder, *args)
+            if holder is dataset:
+                read()
+            return item
+
+        return got
+
+    def iterating(iterate: Any) -> Any:
+        @wraps(iterate)
+        def iterated(holder: object) -> Any:
+            return iterate(holder) if holder is not dataset else _each(iterate(holder), read)
+
+        return iterated
+
+    kind: Any = type(dataset)
+    ways = {"__getitem__": getting, "__getitems__": getting, "__iter__": iterating}
+    with ExitStack() as stack:
+        for name in ways.keys() & set(dir(kind)):
+            own = ways[name](getattr(kind, name))
+            with suppress(TypeError):  # a type of C
+                stack.enter_context(mock.patch.object(kind, name, own))
+        yield
+
+
+def _each(items: Iterator[Any], read: Callable[[], None]) -> Iterator[Any]:
+    for item in items:
+        read()
+        yield item
 
 
 def _callers(frame: FrameType | None) -> tuple[tuple[object, ...], bool]:
@@ -92,7 +148,7 @@ class Held:
     def altered(self) -> str:
         """What other code than the data set's has changed; empty if nothing."""
         for part, mode in zip(self._module.modules(), self._modes, strict=False):
-            made = [c for c in self._changes if c.module is part and c.mode is not None]
+            made = [c for c in self._changes if c.owner is part and c.mode is not None]
             own = [place for place, change in enumerate(made) if change.is_by(self._holder)]
             wanted = made[own[-1]].mode if own else mode
             if part.training != wanted:
@@ -102,11 +158,10 @@ class Held:
         return "has a hook of others" if any(self._hooks()) else ""
 
     def _hooks(self) -> Iterator[bool]:
-        parts = [*self._module.modules()]
+        parts = {id(part) for part in (*self._module.modules(), *self._module.parameters())}
         for change in self._changes[self._begun :]:
             if change.mode is None and change.outside and not change.is_by(self._holder):
-                own = [part for part in parts if part is change.module]
-                yield any(change.hook in vars(part)[table] for part in own for table in TABLES)
+                yield id(change.owner) in parts and change.is_still_there()
 
 
 def _modes(module: nn.Module) -> list[bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
-from ddp_conformance.determinism.hands import Change, Held, followed
+from ddp_conformance.determinism.hands import Change, Held, followed, reading_followed
 from ddp_conformance.determinism.history import (
     DeviceMemory,
     HeldModule,
@@ -52,6 +52,8 @@ class Notes:
         self._dataset: Any = None
         self._read: dict[str, Held] = {}
         self.changes: list[Change] = []
+        self.block = ExitStack()
+        """What is followed until the end of the run."""
 
     def wrapped(self, ddp: DistributedDataParallel) -> None:
         """A model was wrapped, which the loop does not report by itself."""
@@ -63,11 +65,16 @@ class Notes:
         self._model = model
         self._dataset, self._held = dataset, dict(modules_in(dataset))
         self._before = {path: _look(module) for path, module in self._held.items()}
+        if self._held:
+            self.block.enter_context(reading_followed(dataset, self._has_read))
 
-    def step(self, epoch: int, ids: Sequence[int]) -> None:
-        # Samples were read by now, so that the data set has its modules in the modes that it needs.
+    def _has_read(self) -> None:
+        """A sample was read, so that the data set has its modules in the modes that it needs."""
         for path, module in self._held.items() if not self._read else ():
             self._read[path] = Held(module, self._dataset, self.changes)
+
+    def step(self, epoch: int, ids: Sequence[int]) -> None:
+        self._has_read()  # by workers at the latest, where this process does not see it
         draws = (
             ("python", random.random()),
             ("numpy", float(np.random.random())),
@@ -91,7 +98,7 @@ def run_leg(subject: TrainLoop, case: Case, run: str, leg: Leg, turn: int) -> li
     """Call the loop once, with random states that differ from those of other calls and ranks."""
     nemesis.scatter(f"turn {turn} of a loop", case.rank)
     notes = Notes(case.rank, run)
-    with wrapping_followed(notes), followed(notes.changes):
+    with notes.block, wrapping_followed(notes), followed(notes.changes):
         subject.make(case, leg, notes)
     return notes.records
 

@@ -34,7 +34,7 @@ ASLEEP = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Pending:
     """A rank that is about to change something."""
 
     paths: tuple[str, ...]
@@ -49,7 +49,7 @@ class Held:
         return set(self.paths) <= set(self.acted)
 
 
-def next_to_act(held: dict[int, Held], ahead: bool = False) -> int:
+def next_to_act(held: dict[int, Pending], ahead: bool = False) -> int:
     """The rank that goes on, of those that are held, when all others wait in an exchange.
 
     Ranks that are about to change the same thing have looked whether it is to be done: one after
@@ -207,7 +207,7 @@ class Arriving:
         beside = own.with_suffix(".new")
         beside.write_text(json.dumps([paths, self._acted, self._acts]), encoding="utf-8")
         beside.replace(own)
-        before: dict[int, Held] | None = None
+        before: dict[int, Pending] | None = None
 
         def is_next() -> bool:
             nonlocal before
@@ -223,10 +223,10 @@ class Arriving:
     def _held(self, rank: int) -> Path:
         return self._marks / f"{rank}-held"
 
-    def _all_held(self) -> dict[int, Held] | None:
+    def _all_held(self) -> dict[int, Pending] | None:
         """This rank and those that are held, if all others wait; None if one does not."""
         following = self._arrived() + 1
-        found: dict[int, Held] = {}
+        found: dict[int, Pending] = {}
         for rank in range(self.world_size):
             if rank != self.rank and self._mark(rank, following).exists():
                 continue
@@ -234,7 +234,7 @@ class Arriving:
                 paths, acted, acts = json.loads(self._held(rank).read_text(encoding="utf-8"))
             except FileNotFoundError:
                 return None
-            found[rank] = Held(tuple(paths), tuple(acted), acts)
+            found[rank] = Pending(tuple(paths), tuple(acted), acts)
         return found
 
     # ---------------------------------------------------------------- groups that leave out ranks

@@ -38,7 +38,7 @@ from ddp_conformance.writing import guarding, judge, judge_publishing, publishin
 from ddp_conformance.writing.arriving import Arriving, marks_for
 from ddp_conformance.writing.history import Opened, ReadBack, ReportedPaths, Wrote
 from ddp_conformance.writing.subjects import Writer
-from ddp_conformance.writing.writes import Change, do_nothing, writes_below
+from ddp_conformance.writing.writes import FileChange, do_nothing, writes_below
 
 WRT_01 = Guarantee(
     "WRT-01",
@@ -79,7 +79,7 @@ def written_together(
     reported: list[ReportedPaths] = []
     first_wins = "first_wins" in subject.traits
 
-    def before(change: Change) -> None:
+    def before(change: FileChange) -> None:
         if late is None and (first_wins or change.takes or arriving.has_acted):
             arriving.take_turn(change.paths)
 

@@ -33,7 +33,7 @@ from ddp_conformance.writing.arriving import Arriving, marks_for
 from ddp_conformance.writing.history import Glimpse, Opened, Prepared, Saw, SetUp
 from ddp_conformance.writing.judge import judge_who_was_first
 from ddp_conformance.writing.subjects import Preparation, Writer
-from ddp_conformance.writing.writes import Change, do_nothing, looking_at, writes_below
+from ddp_conformance.writing.writes import FileChange, do_nothing, looking_at, writes_below
 
 WRT_02 = Guarantee(
     "WRT-02",
@@ -98,7 +98,7 @@ def publish_one(
     come_last = arriving.come_last if is_late and not turn.between else do_nothing
     found: list[Record] = []
 
-    def before(change: Change) -> None:
+    def before(change: FileChange) -> None:
         if is_late and turn.between and change.names:
             arriving.come_between()
         come_last()

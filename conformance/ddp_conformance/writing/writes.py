@@ -47,7 +47,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FileChange:
     """What is about to be done to files or folders."""
 
     paths: tuple[str, ...]
@@ -58,7 +58,7 @@ class Change:
     """A file that was written gets the name by which others know it."""
 
 
-Before: TypeAlias = Callable[[Change], None]
+Before: TypeAlias = Callable[[FileChange], None]
 
 
 class WriteLog:
@@ -85,13 +85,13 @@ class WriteLog:
         elif event in _LOCKS:
             self._locked.update(self._known_as(arguments[0]))
         elif event in _TAKES and (path := self._below(arguments[0])) is not None:
-            self._before(Change((path,), takes=True))
+            self._before(FileChange((path,), takes=True))
 
     def keep(self, path: object, claim: str = "", names: bool = False) -> None:
         """Note a path, if it lies in the folder, and is not sure to be refused."""
         below = self._below(path)
         if below is not None:
-            self._before(Change((below,), claim == _NEW, names))
+            self._before(FileChange((below,), claim == _NEW, names))
             if claim != _NEW or not os.path.lexists(self._folder / below):
                 self._note(below, claim)
 
@@ -99,7 +99,7 @@ class WriteLog:
         """One file can be moved by one process only."""
         paths = tuple(path for path in (source, target) if path is not None)
         if paths:
-            self._before(Change(paths, source is not None, target is not None))
+            self._before(FileChange(paths, source is not None, target is not None))
         if target is not None:
             self._note(target, source or "")
 

@@ -303,6 +303,59 @@ class HooksTheEncoder(WithFrozenEncoder):
         return super().mean_loss()
 
 
+class WhenFirstRead(WithFrozenEncoder):
+    """Looks at the encoder when the first samples have been read, before the first step."""
+
+    def losses(self, index: Tensor) -> Tensor:
+        if self.epoch == self.step == 0:
+            self.look_closely(self.encoder)
+        return super().losses(index)
+
+    def look_closely(self, module: nn.Module) -> None:
+        """Nothing but that."""
+
+
+class ThawsWhenFirstRead(WhenFirstRead):
+    """Trains the encoder from the first samples on."""
+
+    def look_closely(self, module: nn.Module) -> None:
+        module.requires_grad_(True)
+
+
+class HooksWhenFirstRead(WhenFirstRead):
+    """Registers a hook on it, which changes what the data set encodes next."""
+
+    def look_closely(self, module: nn.Module) -> None:
+        module.register_forward_hook(lambda *seen: 2 * seen[-1])
+
+
+class HooksAParameter(WhenFirstRead):
+    """Registers a hook on a parameter that is to be trained later."""
+
+    def make_dataset(self) -> IndexDataset:
+        dataset = super().make_dataset()
+        assert isinstance(dataset, EncodedDataset)
+        dataset.encoder.requires_grad_(True)
+        return dataset
+
+    def look_closely(self, module: nn.Module) -> None:
+        for parameter in module.parameters():
+            parameter.register_hook(lambda gradient: 2 * gradient)
+
+
+class HooksBeforeReading(HooksAParameter):
+    """The same before any sample is read: nothing changes while there are samples."""
+
+    def look_at(self, module: nn.Module) -> None:
+        if module is self.encoder:
+            super().look_closely(module)
+
+    def look_closely(self, module: nn.Module) -> None:
+        """A hook that is removed again."""
+        for parameter in module.parameters():
+            parameter.register_hook(lambda gradient: gradient).remove()
+
+
 class LookedAtForAWhile(WithFrozenEncoder):
     """A hook that is removed again, and a mode that the loop has chosen before the data set."""
 
@@ -386,6 +439,9 @@ MUTANTS = (
     Mutant(TrainLoop(TrainsInItsMode), "MEM-06", "train() of the data set's", (1, 2)),
     Mutant(TrainLoop(ThawsAtTheEnd), "MEM-06", "requires_grad of the data set's", (1, 2)),
     Mutant(TrainLoop(HooksTheEncoder), "MEM-06", "a hook on the data set's", (1, 2)),
+    Mutant(TrainLoop(ThawsWhenFirstRead), "MEM-06", "requires_grad before the first step", TWO),
+    Mutant(TrainLoop(HooksWhenFirstRead), "MEM-06", "a hook before the first step", TWO),
+    Mutant(TrainLoop(HooksAParameter), "MEM-06", "a hook on a parameter of the data set's", TWO),
     Mutant(TrainLoop(OnTheFirstGpu, {"gpu"}), "MEM-05", "something on GPU 0", TWO),
 )
 
@@ -406,6 +462,9 @@ BENIGN_VARIANTS = (
     BenignVariant(TrainLoop(FreshEncoder), "a data set with an encoder like the model"),
     BenignVariant(TrainLoop(WithLaterMode), "another mode for a while"),
     BenignVariant(TrainLoop(LookedAtForAWhile), "a hook for a while"),
+    BenignVariant(
+        TrainLoop(HooksBeforeReading), "a hook on a parameter, before a sample is read", TWO
+    ),
     BenignVariant(TrainLoop(LoopChoosesTheMode), "a mode that the loop chooses first"),
     BenignVariant(TrainLoop(OnItsOwnGpu, {"gpu"}), "a GPU for each rank"),
 )
