@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from ddp_conformance.framework.seed import OPTION as SEED
-from ddp_conformance.plugin import EVIDENCE
+from ddp_conformance.framework.verdict import EVIDENCE
 
 FILE = "--ddp-verdicts"
 FOLDER = Path("build/chance")

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ddp_conformance.plugin import EVIDENCE
+from ddp_conformance.framework.verdict import EVIDENCE
 
 from conformance.chance import FOLDER, Writing, differences
 

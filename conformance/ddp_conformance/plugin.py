@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 SUBJECT = "conformance subject"
 """User property: what a test decides."""
 
-EVIDENCE = "conformance evidence"
-"""User property: how a check ended, in a word, and the lines that prove it."""
-
 REPORT = "--ddp-conformance-report"
 
 BRIEF = "--ddp-conformance-brief"
@@ -98,7 +95,7 @@ def pytest_runtest_makereport(
 
     if call.excinfo is not None:
         if evidence := verdicts.ending(call.excinfo.value):
-            made.user_properties.append((EVIDENCE, evidence))
+            made.user_properties.append((verdicts.EVIDENCE, evidence))
     elif call.when == "call" and (remark := verdicts.remark(item)):
         made.user_properties.append((verdicts.REMARK, remark))
     return made

@@ -6,6 +6,9 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+EVIDENCE = "conformance evidence"
+"""User property of a test: how its check ended, in a word, and the lines that prove it."""
+
 WITNESSES = 5
 """Most lines of evidence in a failure text."""
 _WIDTH = 94

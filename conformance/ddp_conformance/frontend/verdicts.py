@@ -9,11 +9,11 @@ import pytest
 
 from ddp_conformance.framework.mutants import Mutant
 from ddp_conformance.framework.registry import remarked
+from ddp_conformance.framework.verdict import EVIDENCE as EVIDENCE
 from ddp_conformance.framework.verdict import GuaranteeError, UndecidedError
 from ddp_conformance.frontend.pytest_frontend import BoundCheck, KeptError
 from ddp_conformance.frontend.report import Judged, Kill
 from ddp_conformance.frontend.table import Word
-from ddp_conformance.plugin import EVIDENCE
 
 SYSTEM = "conformance system"
 """User property of a test, which a conftest file may set: the system that its part belongs to."""

@@ -247,5 +247,5 @@ def _root(given: Sequence[Any]) -> int:
     return next((root for root in roots if isinstance(root, int)), 0)
 
 
-def _shape(tensor: Tensor | functional.Output) -> str:
+def _shape(tensor: Tensor | functional.PlannedTensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

@@ -290,7 +290,7 @@ class Arriving:
 def waits_for_another(frame: FrameType | None) -> bool:
     """Whether a thread that sleeps there does so until another one wakes it.
 
-    Not for some time, as in ``time.sleep`` or ``join(timeout=1)``, which shows nothing.
+    Not for some time, as in ``join(timeout=1)``, which shows nothing.
     """
     limits: list[object] = []
     while frame is not None and frame.f_globals.get("__name__") == "threading":

@@ -22,7 +22,7 @@ _NAMESPACE = "_c10d_functional"
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class PlannedTensor:
     """The part of a tensor that the journal needs, for one that does not exist yet."""
 
     shape: tuple[int, ...]
@@ -42,15 +42,15 @@ def _options(reduce_op: str | None = None, root: int | None = None) -> SimpleNam
     return SimpleNamespace(reduceOp=op, rootRank=root)
 
 
-def _share(tensor: torch.Tensor, members: int) -> Output:
+def _share(tensor: torch.Tensor, members: int) -> PlannedTensor:
     rows, *rest = tensor.shape
-    return Output((rows // members, *rest), tensor.dtype)
+    return PlannedTensor((rows // members, *rest), tensor.dtype)
 
 
 def _all_to_all(
     source: torch.Tensor, out_rows: list[int], in_rows: list[int], _: str
 ) -> tuple[Any, ...]:
-    output = Output((sum(out_rows), *source.shape[1:]), source.dtype)
+    output = PlannedTensor((sum(out_rows), *source.shape[1:]), source.dtype)
     return output, source, out_rows, in_rows, _options()
 
 

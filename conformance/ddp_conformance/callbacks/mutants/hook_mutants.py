@@ -88,11 +88,17 @@ def worst_on_rank_zero(case: Case) -> Steps:
         yield None
 
 
+def functional(loss: Tensor, op: str) -> Tensor:
+    """Reduced over all ranks by a functional collective, which C++ issues."""
+    group: Any = dist.group.WORLD
+    reduced: Tensor = wait_tensor(all_reduce(loss, op, group))  # type: ignore[no-untyped-call]
+    return reduced
+
+
 def functional_worst_on_rank_zero(case: Case) -> Steps:
-    """The same by functional collectives, which C++ issues."""
+    """The same by functional collectives."""
     for step in range(STEPS):
-        op = "max" if case.rank == 0 else "sum"
-        wait_tensor(all_reduce(local_loss(case, step), op, dist.group.WORLD))
+        functional(local_loss(case, step), "max" if case.rank == 0 else "sum")
         yield None
 
 
@@ -101,7 +107,7 @@ def functional_on_rank_zero(case: Case) -> Steps:
     for step in range(STEPS):
         loss = local_loss(case, step)
         if case.rank == 0:
-            wait_tensor(all_reduce(loss, "sum", dist.group.WORLD))
+            functional(loss, "sum")
         else:
             dist.all_reduce(loss)
         yield None

@@ -329,6 +329,10 @@ class HooksWhenFirstRead(WhenFirstRead):
         module.register_forward_hook(lambda *seen: 2 * seen[-1])
 
 
+def _twice(gradient: Tensor) -> Tensor:
+    return 2 * gradient
+
+
 class HooksAParameter(WhenFirstRead):
     """Registers a hook on a parameter that is to be trained later."""
 
@@ -340,7 +344,7 @@ class HooksAParameter(WhenFirstRead):
 
     def look_closely(self, module: nn.Module) -> None:
         for parameter in module.parameters():
-            parameter.register_hook(lambda gradient: 2 * gradient)
+            parameter.register_hook(_twice)  # type: ignore[no-untyped-call]
 
 
 class HooksBeforeReading(HooksAParameter):
@@ -353,7 +357,7 @@ class HooksBeforeReading(HooksAParameter):
     def look_closely(self, module: nn.Module) -> None:
         """A hook that is removed again."""
         for parameter in module.parameters():
-            parameter.register_hook(lambda gradient: gradient).remove()
+            parameter.register_hook(_twice).remove()  # type: ignore[no-untyped-call]
 
 
 class LookedAtForAWhile(WithFrozenEncoder):

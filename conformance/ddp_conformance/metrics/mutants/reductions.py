@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed._functional_collectives import all_reduce, wait_tensor
+from torch.distributed._functional_collectives import all_reduce
 
 from ddp_conformance.framework.case import Case
 from ddp_conformance.framework.mutants import BenignVariant, Mutant
@@ -412,9 +413,10 @@ class FunctionalMean(Mean):
     """Pooled by a functional collective, which C++ issues."""
 
     def compute(self) -> Tensor:
-        both = torch.stack([self.total, self.count])
-        total, count = wait_tensor(all_reduce(both, self.operation, dist.group.WORLD)).unbind()
-        return total / count
+        group: Any = dist.group.WORLD
+        both = all_reduce(torch.stack([self.total, self.count]), self.operation, group)
+        total: Tensor = both[0]
+        return total / both[1]
 
     @property
     def operation(self) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed._functional_collectives import all_reduce, wait_tensor
+from torch.distributed._functional_collectives import all_reduce
 
 from ddp_conformance.framework.case import Case
 from ddp_conformance.framework.mutants import BenignVariant, Mutant
@@ -443,8 +443,9 @@ class ReducesFunctionallyUnderGuard(Log):
     """The same by a functional collective, which C++ issues."""
 
     def append(self, number: int) -> None:
-        wait_tensor(all_reduce(torch.tensor(float(number)), "sum", dist.group.WORLD))
-        super().append(number)
+        group: Any = dist.group.WORLD
+        total = all_reduce(torch.tensor(float(number)), "sum", group)
+        super().append(int(total))
 
 
 class NewGroupUnderGuard(Log):
