@@ -61,7 +61,12 @@ class Writing:
 
 def main(arguments: Sequence[str]) -> int:
     """Run pytest with ``arguments`` once for each seed; 1 if a verdict is not the same in all."""
-    parser = argparse.ArgumentParser(prog="python -m conformance.chance", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m conformance.chance",
+        description=__doc__,
+        epilog="All other arguments are pytest's.",
+        allow_abbrev=False,
+    )
     parser.add_argument("--seeds", type=int, default=10, metavar="N", help="seeds 0 to N-1")
     options, given = parser.parse_known_args(arguments)
     FOLDER.mkdir(parents=True, exist_ok=True)

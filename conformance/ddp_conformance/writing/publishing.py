@@ -191,15 +191,23 @@ def publishing_runs(
 
 
 def observe_preparation(
-    subject: Preparation, case: Case, ranks: Ranks, place: Place
+    subject: Preparation, case: Case, arriving: Arriving, place: Place
 ) -> Iterator[Record]:
-    """One run of the Trainer, with what its data module does before the first batch."""
+    """One run of the Trainer, with what its data module does before the first batch.
+
+    Ranks write one after the other, and only when all that do not wait are about to write: who has
+    looked whether a file is there has found none.
+    """
     from ddp_conformance.writing.preparation_runs import PreparationWatch, fit_one_batch
 
     watch = PreparationWatch(case)
-    lockstep = Lockstep(ranks)
+    lockstep = Lockstep(arriving, arriving.meet)
+
+    def before(change: FileChange) -> None:
+        arriving.take_turn(change.paths)
+
     try:
-        with in_lockstep(lockstep), writes_below(case.directory) as log:
+        with in_lockstep(lockstep), writes_below(case.directory, before) as log:
             fit_one_batch(case, watch.over(subject.make(case), log), place.machines)
     except Exception as error:
         watch.records.append(Failed(case.rank, describe(error)))
@@ -215,15 +223,21 @@ def observe_on_machines(subject: Preparation, case: Case, ranks: Ranks) -> Itera
     made = on_all(ranks, lambda: subject.make(case))
     if not all(ranks.gather(getattr(made, "prepare_data_per_node", True))):
         own = case.directory  # which all machines see
+    arriving = Arriving(ranks, marks_for(case, ranks))
     with launched_by("torchrun", place):
-        yield from observe_preparation(subject, replace(case, directory=own), ranks, place)
+        yield from observe_preparation(subject, replace(case, directory=own), arriving, place)
 
 
 def find_unprepared(subject: Preparation, ranks: Ranks) -> tuple[Violation, ...]:
     """WRT-06. Undecided if no rank could be set up, or where ranks were cut off before it."""
     cases = cases_of(ranks, (2 * ranks.world_size + 1,))
     alone = Place(ranks.rank, ranks.world_size)
-    runs = record(subject, ranks, cases, lambda s, case: observe_preparation(s, case, ranks, alone))
+
+    def observe(subject: Preparation, case: Case) -> Iterator[Record]:
+        arriving = Arriving(ranks, marks_for(case, ranks))
+        return observe_preparation(subject, case, arriving, alone)
+
+    runs = record(subject, ranks, cases, observe)
     _stop_if_all_failed(subject, runs)
     _stop_if_none_began(subject, runs)
     size = ranks.world_size

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed._functional_collectives import all_reduce, wait_tensor
+from torch.distributed._functional_collectives import all_reduce
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -88,26 +88,21 @@ def worst_on_rank_zero(case: Case) -> Steps:
         yield None
 
 
-def functional(loss: Tensor, op: str) -> Tensor:
-    """Reduced over all ranks by a functional collective, which C++ issues."""
-    group: Any = dist.group.WORLD
-    reduced: Tensor = wait_tensor(all_reduce(loss, op, group))  # type: ignore[no-untyped-call]
-    return reduced
-
-
 def functional_worst_on_rank_zero(case: Case) -> Steps:
-    """The same by functional collectives."""
+    """The same by functional collectives, which C++ issues."""
+    group: Any = dist.group.WORLD
     for step in range(STEPS):
-        functional(local_loss(case, step), "max" if case.rank == 0 else "sum")
+        float(all_reduce(local_loss(case, step), "max" if case.rank == 0 else "sum", group))
         yield None
 
 
 def functional_on_rank_zero(case: Case) -> Steps:
     """Rank 0 calls the functional form, and the others the one that it pairs with."""
+    group: Any = dist.group.WORLD
     for step in range(STEPS):
         loss = local_loss(case, step)
         if case.rank == 0:
-            functional(loss, "sum")
+            float(all_reduce(loss, "sum", group))
         else:
             dist.all_reduce(loss)
         yield None

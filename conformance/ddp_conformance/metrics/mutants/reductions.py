@@ -414,9 +414,9 @@ class FunctionalMean(Mean):
 
     def compute(self) -> Tensor:
         group: Any = dist.group.WORLD
-        both = all_reduce(torch.stack([self.total, self.count]), self.operation, group)
-        total: Tensor = both[0]
-        return total / both[1]
+        sums = torch.stack([self.total, self.count])
+        both: Tensor = all_reduce(sums, self.operation, group)
+        return both[0] / both[1]
 
     @property
     def operation(self) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import filelock
+import torch.distributed as dist
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities import rank_zero_only
 from torch.utils.data import DataLoader
@@ -63,6 +64,24 @@ class DownloadsInSetup(Prepares):
 
     def setup(self, stage: str) -> None:
         self.download()
+        super().setup(stage)
+
+
+class DownloadsIfMissing(DownloadsInSetup):
+    """Every rank that finds nothing there downloads: one of them, or all."""
+
+    def download(self) -> None:
+        if not self.path.exists():
+            super().download()
+
+
+class DownloadsBeforeOthersLook(DownloadsIfMissing):
+    """The first rank of each machine downloads, and the others look when it has."""
+
+    def setup(self, stage: str) -> None:
+        if os.environ["LOCAL_RANK"] == "0":
+            self.download()
+        dist.barrier()
         super().setup(stage)
 
 
@@ -137,6 +156,7 @@ class NothingToPrepare(Prepares):
 MUTANTS = (
     Mutant(Guard(AsksLightning), "WRT-05", "Lightning's rank_zero_only, imported early", (2, 3)),
     Mutant(Preparation(DownloadsInSetup), "WRT-06", "download in setup"),
+    Mutant(Preparation(DownloadsIfMissing), "WRT-06", "download in setup, if nothing is there"),
     Mutant(Preparation(DownloadsOnRankZero), "WRT-06", "files on one machine of several", (2,)),
     Mutant(Preparation(PreparesAgain), "WRT-06", "prepare_data called by hand"),
     Mutant(Preparation(SetsUpOneRank), "WRT-06", "setup under rank_zero_only"),
@@ -146,6 +166,9 @@ MUTANTS = (
 BENIGN_VARIANTS = (
     BenignVariant(Preparation(Prepares), "files in prepare_data, state in setup"),
     BenignVariant(Preparation(DownloadsForAll), "prepared once for machines that see one folder"),
+    BenignVariant(
+        Preparation(DownloadsBeforeOthersLook), "download in setup, before the others look"
+    ),
     BenignVariant(Preparation(OwnCache), "setup writes a file for each rank"),
     BenignVariant(Preparation(TakesLockInSetup), "setup behind a lock that all ranks take"),
     BenignVariant(Preparation(NothingToPrepare), "no prepare_data"),
