@@ -33,7 +33,7 @@ from ddp_conformance.launched.history import Happened
 from ddp_conformance.launched.journal import Journal
 from ddp_conformance.launched.order import Named, Order, Work
 from ddp_conformance.launched.process.saving import SEGMENTS, follow_shared_memory
-from ddp_conformance.launched.rank_devices import join
+from ddp_conformance.launched.rank_devices import join, leave
 from ddp_conformance.launched.start.launch import Limits, launch
 from ddp_conformance.lockstep.same_calls import demand_same_calls
 
@@ -143,7 +143,7 @@ def open_until_killed(order: Order, journal: Journal) -> None:
     journal.add(NewFiles(order.rank, files.look(), killed=False))
     dist.barrier()  # no rank closes before all have it
     close(cache)
-    dist.destroy_process_group()
+    leave()
     journal.add(Happened(order.rank, "returned"))
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch.distributed as dist
-
 from ddp_conformance.callbacks.history import Tripped
 from ddp_conformance.callbacks.stepping import ERROR_STEP, run_loop
 from ddp_conformance.framework.case import Case
@@ -13,7 +11,7 @@ from ddp_conformance.launched.history import Happened
 from ddp_conformance.launched.journal import Journal
 from ddp_conformance.launched.order import Order
 from ddp_conformance.launched.process.delays import Nemesis
-from ddp_conformance.launched.rank_devices import join
+from ddp_conformance.launched.rank_devices import join, leave
 
 
 def loop_and_die(order: Order, journal: Journal) -> None:
@@ -29,5 +27,5 @@ def loop_and_die(order: Order, journal: Journal) -> None:
 
     join(order.device)
     run_loop(case, lambda: make(case, trip), journal.add)
-    dist.destroy_process_group()
+    leave()
     journal.add(Happened(order.rank, "returned"))

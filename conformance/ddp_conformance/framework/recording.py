@@ -15,6 +15,7 @@ import torch
 
 from ddp_conformance.framework import nemesis
 from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.groups import GroupOfTries
 from ddp_conformance.framework.history import Raised, Record, Run
 from ddp_conformance.framework.places import is_ours, is_users
 from ddp_conformance.framework.ranks import Ranks, shared_directory
@@ -37,20 +38,35 @@ def cases_of(ranks: Ranks, sizes: Sequence[int], workers: Sequence[int] = (0,)) 
 
 
 def record(
-    subject: Subject, ranks: Ranks, cases: Sequence[Case], observe: Observe
+    subject: Subject,
+    ranks: Ranks,
+    cases: Sequence[Case],
+    observe: Observe,
+    *,
+    in_one_try: bool = False,
 ) -> tuple[Run, ...]:
     """Observe the subject in every case, on every rank; returns one run for each case.
+
+    Each case is a try with a process group of its own, if the one before has ended it; but for
+    ``in_one_try``, which saves an exchange for each case.
 
     If code of the subject raises on one rank, the others do not wait: all ranks raise
     :class:`UndecidedError` with that exception.
     """
+    group = GroupOfTries(ranks)
     with shared_directory(ranks) as directory:
         cases = [replace(case, directory=directory / str(i)) for i, case in enumerate(cases)]
         problems = [problem for case in cases for problem in _prepared(subject, case)]
         # Also the barrier between preparing on rank 0 and reading on the others.
         _stop_if_raised(subject, "", [r for found in ranks.gather(problems) for r in found])
-        own = [_observed(subject, case, observe) for case in cases]
-        by_rank = ranks.gather(own)
+        own = []
+        for place, case in enumerate(cases):
+            if place > 0 and not in_one_try:
+                group.begin_try()
+            own.append(_observed(subject, case, observe))
+        by_rank, whole = zip(*ranks.gather((own, group.is_whole())), strict=True)
+        if not all(whole):
+            group.renew()  # for the next record
     runs = [
         Run(replace(case, rank=0), tuple(r for histories in by_rank for r in histories[place]))
         for place, case in enumerate(cases)

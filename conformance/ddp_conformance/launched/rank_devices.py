@@ -47,3 +47,9 @@ def join(own: RankDevice) -> None:
         # It connects in the background. A rank that leaves or dies before its peers have connected
         # makes them fail here, so that nothing would be seen of what the user's code does then.
         dist.barrier()
+
+
+def leave() -> None:
+    """Destroy the default process group, unless the subject's code has done so."""
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -26,7 +26,7 @@ from ddp_conformance.launched.journal import Journal
 from ddp_conformance.launched.order import Order
 from ddp_conformance.launched.process.optimizing import digest
 from ddp_conformance.launched.process.saving import bare_name
-from ddp_conformance.launched.rank_devices import join
+from ddp_conformance.launched.rank_devices import join, leave
 from ddp_conformance.model.history import Coded, Reduced, SteppedWith
 from ddp_conformance.model.steps import around_backward, demand_no_fsdp1, keep
 from ddp_conformance.model.subjects import Trainee
@@ -60,7 +60,7 @@ def take_coded_steps(order: Order, journal: Journal) -> None:
     for number in range(steps):
         coder.step(trainee, number)
     coder.close()
-    dist.destroy_process_group()
+    leave()
     journal.add(Happened(order.rank, "returned"))
 
 

@@ -26,7 +26,7 @@ from ddp_conformance.launched.journal import Journal
 from ddp_conformance.launched.order import Order
 from ddp_conformance.launched.process.optimizing import callers, digest
 from ddp_conformance.launched.process.saving import bare_name
-from ddp_conformance.launched.rank_devices import join
+from ddp_conformance.launched.rank_devices import join, leave
 from ddp_conformance.model.history import (
     Buffers,
     Decided,
@@ -68,7 +68,7 @@ def take_steps(order: Order, journal: Journal) -> None:
     keep(trainee)
     initial = {name: full(tensor).clone() for name, tensor in named(model)}
     snapshots = StepObserver(model, order.rank, journal).run(trainee, steps)
-    dist.destroy_process_group()
+    leave()
     if order.rank == 0:
         single = Trainee(*make(replace(case, world_size=1)))
         run_alone(single, initial, snapshots, journal)

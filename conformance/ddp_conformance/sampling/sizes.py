@@ -67,7 +67,8 @@ def _search(subject: Sampler | Loader, ranks: Ranks) -> tuple[Run, ...]:
     while remaining and max(ranks.gather(watch.seconds())) < SECONDS:
         chosen = _choice(remaining, samples, number)
         remaining = [size for size in remaining if size not in chosen]
-        runs = record(subject, ranks, cases_of(ranks, chosen), shares)
+        cases = cases_of(ranks, chosen)
+        runs = record(subject, ranks, cases, shares, in_one_try=True)
         suspects = [in_full(run) for run in runs if looks_wrong(run, subject)]
         if suspects:
             return tuple(suspects[:SUSPECTS])

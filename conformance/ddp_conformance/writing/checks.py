@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.groups import GroupOfTries
 from ddp_conformance.framework.history import Failed, Record, Run
 from ddp_conformance.framework.ranks import Ranks
 from ddp_conformance.framework.recording import (
@@ -129,7 +130,9 @@ def written_apart(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]
 
 def written_once(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]:
     """The same, and then once more where all is there that rank 0 has written by itself."""
+    group = GroupOfTries(ranks)
     yield from on_all(ranks, lambda: [*written_apart(subject, case, ranks)])
+    group.begin_try()  # closed, a writer may have ended it
     arriving = Arriving(ranks, marks_for(case, ranks, 1))
     own = case.directory / f"again-{case.rank}"
     shutil.copytree(case.directory / "rank-0", own, symlinks=True)

@@ -392,7 +392,7 @@ class DefaultGroup:
         if given_up := groups():
             # A group whose peer is dead may raise; torch has forgotten it all the same.
             with contextlib.suppress(RuntimeError):
-                _end(given_up)
+                end(given_up)
             _free(given_up)
 
     def _take(self, file: int) -> None:
@@ -443,7 +443,7 @@ def groups() -> list[dist.ProcessGroup]:
     return list(dist.distributed_c10d._world.pg_map)
 
 
-def _end(given_up: list[dist.ProcessGroup]) -> None:
+def end(given_up: list[dist.ProcessGroup]) -> None:
     """Remove all groups from torch's registry.
 
     NCCL's are aborted: their shutdown waits for every kernel that was begun, even one that a dead

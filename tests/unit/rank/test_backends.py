@@ -107,5 +107,5 @@ def test_nccl_is_aborted_since_its_shutdown_waits_for_dead_peers(
     told: list[str] = []
     monkeypatch.setattr(default_group, "_abort_process_group", lambda: told.append("aborted"))
     monkeypatch.setattr(default_group, "destroy_process_group", lambda: told.append("destroyed"))
-    default_group._end(groups)
+    default_group.end(groups)
     assert told == [ended_by]

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ddp_conformance.determinism.mutants.part_mutants import GLOBAL_BATCH, Loop, restore
-from ddp_conformance.determinism.subjects import TrainLoop
-from ddp_conformance.framework.case import IndexDataset
+from ddp_conformance.determinism.subjects import Leg, TrainLoop, Watch
+from ddp_conformance.framework.case import Case, IndexDataset
 from ddp_conformance.framework.mutants import BenignVariant, Mutant
 
 
@@ -410,6 +410,15 @@ def _average(parameter: Tensor) -> None:
     parameter.grad /= dist.get_world_size()
 
 
+class EndsItsGroup(Unwrapped):
+    """Ends the process group when it has trained, as a program does."""
+
+    def __init__(self, case: Case, leg: Leg, watch: Watch) -> None:
+        super().__init__(case, leg, watch)
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
 SEED_FOR_ALL = 7
 TWO = (2,)
 ALL = frozenset({"resumes", "resumes_mid_epoch", "global_batch"})
@@ -463,6 +472,7 @@ BENIGN_VARIANTS = (
         TWO,
     ),
     BenignVariant(TrainLoop(Unwrapped, ALL), "no DDP, gradients averaged by hand", (2, 3)),
+    BenignVariant(TrainLoop(EndsItsGroup, ALL), "a loop that ends its group", TWO),
     BenignVariant(TrainLoop(FreshEncoder), "a data set with an encoder like the model"),
     BenignVariant(TrainLoop(WithLaterMode), "another mode for a while"),
     BenignVariant(TrainLoop(LookedAtForAWhile), "a hook for a while"),

@@ -77,7 +77,35 @@ def gathered_and_cut(case: Case) -> Pass:
     return evaluate
 
 
+def closed_after_the_pass(case: Case) -> Pass:
+    """A program that ends its process group when it has the mean over all samples."""
+    evaluate = in_turn(case)
+
+    def evaluate_and_close() -> Any:
+        reported = evaluate()
+        dist.destroy_process_group()
+        return reported
+
+    return evaluate_and_close
+
+
+def closed_with_own_means(case: Case) -> Pass:
+    """The same with the mean of the ranks' means, which is right where all have as many samples."""
+
+    def evaluate_and_close() -> float:
+        own = [sample_value(index) for index in range(case.rank, case.size, case.world_size)]
+        mean = torch.tensor(math.fsum(own) / max(1, len(own)))
+        dist.all_reduce(mean)
+        dist.destroy_process_group()
+        return float(mean) / case.world_size
+
+    return evaluate_and_close
+
+
 MUTANTS = (
+    Mutant(
+        Evaluation(closed_with_own_means), "MET-01", "a mean of means, then the group ended", (2,)
+    ),
     Mutant(Evaluation(padded), "MET-03", "padded validation sampler"),
     Mutant(Evaluation(tail_dropped), "MET-03", "validation drops the tail"),
 )
@@ -86,4 +114,5 @@ BENIGN_VARIANTS = (
     BenignVariant(Evaluation(in_turn), "unequal numbers of batches, one reduction at the end"),
     BenignVariant(Evaluation(repeats_left_out), "padded, repeats not counted"),
     BenignVariant(Evaluation(gathered_and_cut), "padded, cut after gathering"),
+    BenignVariant(Evaluation(closed_after_the_pass), "a pass that ends its group", (2,)),
 )

@@ -91,6 +91,12 @@ def close(log: LogWhenClosed) -> None:
     log.close()
 
 
+def close_and_end(log: LogWhenClosed) -> None:
+    """The last line of a program."""
+    log.close()
+    dist.destroy_process_group()
+
+
 class LogOfAllWhenClosed(LogWhenClosed):
     """Every rank keeps its records, and writes them when it is closed."""
 
@@ -595,6 +601,13 @@ BENIGN_VARIANTS = (
     BenignVariant(
         Writer(LogWhenClosed, TELLS, records=lines, paths=path_of, close=close),
         "written when it is closed",
+    ),
+    BenignVariant(
+        Writer(
+            LogWhenClosed, TELLS, "LogThatEnds", records=lines, paths=path_of, close=close_and_end
+        ),
+        "closed with the process group",
+        (2,),
     ),
     BenignVariant(
         Writer(LogByTimeOfRankZero, TELLS, records=lines, paths=path_of),
