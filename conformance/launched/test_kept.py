@@ -7,12 +7,14 @@ import functools
 import os
 import select
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from ddp_conformance.launched.order import Named
+from ddp_conformance.launched.process import kept
 from ddp_conformance.launched.start.kept_servers import Server, in_process_of
 
 from pytest_ddp import Ddp
@@ -32,6 +34,11 @@ def slow_imports() -> list[str]:
     return [name for name in slow if name in sys.modules]
 
 
+def server_of() -> int:
+    """The server that this process is a fork of."""
+    return kept.forked_by
+
+
 def die() -> None:
     os._exit(3)
 
@@ -47,7 +54,7 @@ def test_only_the_order_of_strings_differs(ddp: Ddp) -> None:
     assert first[0] != other[0]
     assert first[1] == other[1]
     assert ddp.gather(first) == [first] * 2
-    assert os.getpid() != in_process_of(0, os.getppid) == in_process_of(0, os.getppid)
+    assert os.getpid() != in_process_of(0, server_of) == in_process_of(0, server_of)
     assert not [child for child in processes.children() if "kept" in child.command]
 
 
@@ -64,12 +71,12 @@ def faults_of_forks(server: int) -> int:
 
 @pytest.mark.ddp(world_size=1)
 def test_a_server_that_is_there_already_forks_nothing() -> None:
-    server = in_process_of(0, os.getppid)
+    server = in_process_of(0, server_of)
     while not (few := faults_of_forks(server)):
-        in_process_of(0, os.getppid)
+        in_process_of(0, server_of)
     for _ in range(50):
         Server(0).start()
-    in_process_of(0, os.getppid)  # served after those before
+    in_process_of(0, server_of)  # served after those before
     assert faults_of_forks(server) < 10 * few
 
 
@@ -82,12 +89,12 @@ def test_a_process_is_where_the_rank_is(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.ddp(world_size=1)
 def test_what_ends_badly_is_told_and_ends_no_server() -> None:
-    server = in_process_of(0, os.getppid)
+    server = in_process_of(0, server_of)
     with pytest.raises(RuntimeError, match=r"raised: ValueError: invalid literal"):
         in_process_of(0, functools.partial(int, "none"))
     with pytest.raises(RuntimeError, match="died"):
         in_process_of(0, die)
-    assert in_process_of(0, os.getppid) == server
+    assert in_process_of(0, server_of) == server
 
 
 @pytest.mark.ddp(world_size=1)
@@ -109,6 +116,53 @@ def test_the_exit_code_is_told(function: Callable[[], object], code: int) -> Non
             os.kill(process.pid, -code)
         process.join()
         assert process.exitcode == code
+
+
+EXITS = "import atexit, os, sys, threading\n"
+HOOK = f"{EXITS}def hook(*raised): {{}}\nsys.excepthook = hook\n1 / 0"
+
+
+@pytest.mark.ddp(world_size=1)
+@pytest.mark.parametrize(
+    "program",
+    [
+        f"{EXITS}sys.exit()",
+        f"{EXITS}sys.exit(259)",
+        f"{EXITS}sys.exit('no such file')",
+        HOOK.format("print(raised)"),
+        HOOK.format("os._exit(0)"),
+        HOOK.format("sys.exit(0)"),
+        HOOK.format("raise OSError"),
+        f"{EXITS}atexit.register(os._exit, 0)\n1 / 0",
+        f"{EXITS}atexit.register(sys.exit, 5)",
+        f"{EXITS}threading.Timer(0.1, os._exit, [4]).start()",
+        f"{EXITS}threading.Thread(target=sys.exit, args=[4]).start()",
+    ],
+)
+def test_a_process_has_the_exit_code_of_an_interpreter(program: str) -> None:
+    right = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    with contextlib.closing(Server(0).process(answers=False, seconds=0)) as process:
+        process.run(functools.partial(exec, program, {}))
+        process.join()
+        assert process.exitcode == right.returncode
+
+
+@pytest.mark.ddp(world_size=1)
+def test_all_processes_have_one_parent(tmp_path: Path) -> None:
+    """As ranks under torchrun have: files may be named by its number."""
+    kept_there = [imported(tmp_path, "a")]
+    parents = [
+        in_process_of(0, os.getppid),
+        in_process_of(1, os.getppid),
+        *(in_process_of(0, os.getppid, kept_there) for _ in range(2)),
+    ]
+    with contextlib.closing(Server(1, launches=True).process()) as process:
+        process.run(os.getppid)
+        parents.append(process.answer())
+    assert len(set(parents)) == 1
+    os.kill(parents[0], signal.SIGKILL)
+    wait_for(parents[0])
+    assert in_process_of(0, os.getppid) == in_process_of(1, os.getppid) != parents[0]
 
 
 @pytest.mark.ddp(world_size=1)
@@ -138,7 +192,7 @@ def test_servers_of_launched_ranks_are_their_own_and_have_other_imports() -> Non
 
 def known() -> tuple[int, bool, int]:
     """The server, whether it has imported FSDP, and what follows from the hash seed."""
-    return os.getppid(), "torch.distributed.fsdp" in sys.modules, hash("shard")
+    return kept.forked_by, "torch.distributed.fsdp" in sys.modules, hash("shard")
 
 
 def wait_for(process: int) -> None:
@@ -158,10 +212,10 @@ def die_before_a_child(number: Path) -> None:
 
 @pytest.mark.ddp(world_size=1)
 def test_a_server_that_is_gone_is_started_again() -> None:
-    server = in_process_of(7, os.getppid)
+    server = in_process_of(7, server_of)
     os.kill(server, signal.SIGKILL)
     wait_for(server)
-    assert in_process_of(7, os.getppid) != server
+    assert in_process_of(7, server_of) != server
 
 
 IMPORTED = """
@@ -195,8 +249,8 @@ def test_imports_are_kept_until_others_are_wanted(
     monkeypatch.setenv("KEPT", "now")
     assert in_process_of(0, place, [one]) == (str(tmp_path), "now")
     same = Named(one.module, "__file__", one.file)
-    assert in_process_of(0, os.getppid, [one, same]) == in_process_of(0, os.getppid, [same])
-    assert in_process_of(0, os.getppid, [one]) != in_process_of(1, os.getppid, [one])
+    assert in_process_of(0, server_of, [one, same]) == in_process_of(0, server_of, [same])
+    assert in_process_of(0, server_of, [one]) != in_process_of(1, server_of, [one])
     assert in_process_of(0, functools.partial(both, one, two), [one, two]) == ["kept_a", "kept_b"]
     assert (tmp_path / "imported").read_text() == "abaaab"
 
@@ -212,9 +266,9 @@ def test_imports_are_kept_until_others_are_wanted(
 )
 def test_what_no_fork_may_follow_is_imported_each_time(tmp_path: Path, more: str) -> None:
     one = imported(tmp_path, "a", more)
-    server = in_process_of(0, os.getppid)
+    server = in_process_of(0, server_of)
     for _ in range(3):
-        assert in_process_of(0, os.getppid, [one]) == server
+        assert in_process_of(0, server_of, [one]) == server
         assert in_process_of(0, functools.partial(both, one), [one]) == ["kept_a"]
     # The first of these six calls needed nothing of it, and yet imported what it was to keep.
     assert (tmp_path / "imported").read_text() == "a" * 4

@@ -249,8 +249,10 @@ def test_what_is_left_is_named_once() -> None:
 
 def test_a_death_must_show_in_some_exit_code() -> None:
     assert judge.judge_death_shows([Ended(0, 0, 0, False), Ended(1, 1, 1, False)]) == ()
-    assert texts(judge.judge_death_shows(DONE)) == [
-        "no rank failed: rank 0 ended with 0, rank 1 ended with 0"
+    hidden = [DONE[0], Ended(1, 1, 0, False, "ValueError: no data")]
+    assert texts(judge.judge_death_shows(hidden)) == [
+        "no rank failed: rank 0 ended with exit code 0, "
+        "rank 1 ended with exit code 0 after ValueError: no data"
     ]
     assert len(judge.judge_death_shows([Ended(0, 0, 0, False), Ended(1, 1, None, False)])) == 1
 

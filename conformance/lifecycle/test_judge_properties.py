@@ -180,7 +180,7 @@ def test_leaving_early_with_0_is_no_end_but_shows_no_death(
         f"rank {end.rank} left with exit code 0 before its entry had come to its end"
     )
     (text,) = texts(judge.judge_death_shows(history))
-    assert all(f"rank {rank} ended with 0" in text for rank in range(program.world_size))
+    assert all(f"rank {rank} ended with exit code 0" in text for rank in range(program.world_size))
 
 
 @quick

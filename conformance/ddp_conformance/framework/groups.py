@@ -29,8 +29,7 @@ class GroupOfTries:
         self._backend = ""
         if (group := dist.group.WORLD) is not None:
             # Of a group with several backends, torch tells no name that it takes.
-            own = isinstance(ranks, RanksOfATest)
-            self._backend = ranks.backend if own else dist.get_backend()
+            self._backend = ranks.backend if isinstance(ranks, RanksOfATest) else dist.get_backend()
             self._device = group.bound_device_id
             self._group = weakref.ref(group)
 

@@ -62,7 +62,7 @@ def how_it_ended(end: Ended) -> str:
     if end.code < 0:
         return f"died of {_signal(-end.code)}"
     if end.error:
-        return f"raised {end.error}"
+        return f"raised {end.error}{', and yet ended with exit code 0' if end.code == 0 else ''}"
     if end.returned:
         return f"ended with exit code {end.code}"
     return f"left with exit code {end.code} before its entry had come to its end"

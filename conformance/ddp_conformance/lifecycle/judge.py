@@ -357,12 +357,15 @@ def judge_death_shows(history: History) -> tuple[Violation, ...]:
     ends = ends_of(history)
     if any(end.code not in (0, None) for end in ends):
         return ()
-    what = ", ".join(f"rank {end.rank} {_code(end.code)}" for end in ends)
+    what = ", ".join(f"rank {end.rank} {_code(end)}" for end in ends)
     return (Violation(f"no rank failed: {what or NO_END}"),)
 
 
-def _code(code: int | None) -> str:
-    return "had to be stopped" if code is None else f"ended with {code}"
+def _code(end: Ended) -> str:
+    if end.code is None:
+        return "had to be stopped"
+    raised = f" after {end.error}" if end.error else ""
+    return f"ended with exit code {end.code}{raised}"
 
 
 def judge_ended_in_time(history: History) -> tuple[Violation, ...]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import glob
 import os
 import signal
-import socket
 import subprocess
 import sys
 import zlib
@@ -24,7 +23,8 @@ from typing import Any, TypeVar
 
 from ddp_conformance.framework import nemesis
 from ddp_conformance.launched.order import Imported
-from ddp_conformance.launched.process.kept import CallerPlace, Kept, listen
+from ddp_conformance.launched.process.kept import CallerPlace, Kept
+from ddp_conformance.launched.process.parent import ServerOrder, connect, listen
 
 T = TypeVar("T")
 
@@ -36,15 +36,22 @@ SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 PRELOAD = "ddp_conformance.launched.process.preload"
 
-_MAIN = """
+_PARENT = """
 import os, sys
 if os.fork():  # no child of the rank, which must leave none
     os._exit(0)
 sys.path[:] = {path!r}
+from ddp_conformance.launched.process.parent import be_parent
+be_parent({listener}, {host}, {address!r})
+"""
+
+_SERVER = """
+import sys
+sys.path[:] = {path!r}
 from pytest_ddp.rank.startup.preload import without_collector
 with without_collector():  # a fifth of the time that it takes to import torch
     from ddp_conformance.launched.process.kept import serve
-serve({listener}, {host}, {preload!r})
+serve(int(sys.argv[1]), int(sys.argv[2]), {address!r}, {parent!r}, {preload!r})
 """
 
 
@@ -151,7 +158,7 @@ class Server:
         modules = sorted({(one.module, one.file) for one in imports})
         address = f"{others}{zlib.crc32(repr(modules).encode()):08x}"
         try:
-            return _connect(address), None
+            return connect(address), None
         except ConnectionRefusedError:  # what it has imported leaves no process to fork from
             return self._connected(), None
         except FileNotFoundError:
@@ -162,33 +169,20 @@ class Server:
 
     def _connected(self) -> Connection:
         try:
-            return _connect(self._address)
+            return connect(self._address)
         except (FileNotFoundError, ConnectionRefusedError):
             self._start()
-            return _connect(self._address)
+            return connect(self._address)
 
     def _start(self) -> None:
-        with suppress(FileNotFoundError):
-            os.unlink(self._address)
-        with listen(self._address) as listening:
-            host = os.pidfd_open(os.getppid())
-            numbers = {"listener": listening.fileno(), "host": host}
-            preload = PRELOAD if self.launches else ""
-            options = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
-            main = _MAIN.format(path=sys.path, preload=preload, **numbers)
-            try:
-                subprocess.run(
-                    [sys.executable, *options, "-c", main],
-                    env=dict(os.environ) | SINGLE_THREADED | hash_seed(self.seed),
-                    pass_fds=list(numbers.values()),
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,
-                    check=True,
-                )
-            finally:
-                os.close(host)
+        preload = PRELOAD if self.launches else ""
+        parent, address = _address_of_parent(), self._address
+        main = _SERVER.format(path=sys.path, address=address, parent=parent, preload=preload)
+        environment = dict(os.environ) | SINGLE_THREADED | hash_seed(self.seed)
+        order = ServerOrder(address, (*_interpreter(), "-c", main), environment, os.getcwd())
+        with _parent() as connection:
+            connection.send(order)
+            connection.recv()
 
 
 def in_process_of(seed: int, function: Callable[[], T], imports: Sequence[Imported] = ()) -> T:
@@ -201,7 +195,38 @@ def in_process_of(seed: int, function: Callable[[], T], imports: Sequence[Import
         return process.answer()  # type: ignore[no-any-return]
 
 
-def _connect(address: str) -> Connection:
-    with socket.socket(socket.AF_UNIX) as connecting:
-        connecting.connect(address)
-        return Connection(connecting.detach())
+def _address_of_parent() -> str:
+    return os.path.join(util.get_temp_dir(), "parent")
+
+
+def _parent() -> Connection:
+    """The process that starts servers, which is started by the first rank that needs one."""
+    address = _address_of_parent()
+    try:
+        return connect(address)
+    except ConnectionRefusedError:
+        os.unlink(address)  # it has died
+    except FileNotFoundError:
+        pass
+    with suppress(FileExistsError), listen(address) as listening:
+        host = os.pidfd_open(os.getppid())
+        numbers = {"listener": listening.fileno(), "host": host}
+        main = _PARENT.format(path=sys.path, address=address, **numbers)
+        try:
+            subprocess.run(
+                [*_interpreter(), "-c", main],
+                pass_fds=list(numbers.values()),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                check=True,
+            )
+        finally:
+            os.close(host)
+    return connect(address)
+
+
+def _interpreter() -> tuple[str, ...]:
+    options = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return (sys.executable, *options)

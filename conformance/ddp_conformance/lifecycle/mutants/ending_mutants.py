@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 import subprocess
+import sys
 import threading
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
@@ -113,6 +115,46 @@ def swallow_errors() -> None:
         train_with(DistributedDataParallel)
     except Exception as error:
         print("training failed:", error)
+    dist.destroy_process_group()
+
+
+def end_in_hook() -> None:
+    """The hook for exceptions ends the process, with code 0."""
+    sys.excepthook = lambda *raised: os._exit(0)
+    train_with(DistributedDataParallel)
+    dist.destroy_process_group()
+
+
+def leave_in_hook() -> None:
+    """The same by ``sys.exit()``, when it has sent a message."""
+
+    def hook(*raised: object) -> None:
+        print("training failed:", *raised)
+        sys.exit()
+
+    sys.excepthook = hook
+    train_with(DistributedDataParallel)
+    dist.destroy_process_group()
+
+
+def end_at_exit() -> None:
+    """``atexit.register(os._exit, 0)``, so that no thread of a library delays the end."""
+    atexit.register(os._exit, 0)
+    train_with(DistributedDataParallel)
+    dist.destroy_process_group()
+
+
+def log_in_hook() -> None:
+    """The hook writes a log, also when the process ends, and keeps the exit code."""
+    before = sys.excepthook
+
+    def hook(*raised: Any) -> None:
+        print("training failed:", raised[1])
+        before(*raised)
+
+    sys.excepthook = hook
+    atexit.register(print, "the end")
+    train_with(DistributedDataParallel)
     dist.destroy_process_group()
 
 

@@ -51,6 +51,9 @@ MUTANTS = (
     mutant("LIF-06", ending_mutants.keep_segment, "shared memory"),
     mutant("LIF-07", ending_mutants.exit_in_finally, "finally: os._exit(0)", deaths=("raises",)),
     mutant("LIF-07", ending_mutants.swallow_errors, "except Exception: print", deaths=("raises",)),
+    mutant("LIF-07", ending_mutants.end_in_hook, "excepthook: os._exit(0)", deaths=("raises",)),
+    mutant("LIF-07", ending_mutants.leave_in_hook, "excepthook: sys.exit()", deaths=("raises",)),
+    mutant("LIF-07", ending_mutants.end_at_exit, "atexit: os._exit(0)", deaths=("raises",)),
     mutant("LIF-08", ending_mutants.wait_for_ever, "rank 1 waits for ever", timeout=SHORT),
     mutant("LIF-08", ending_mutants.receive_first, "all ranks receive first", timeout=SHORT),
     mutant(
@@ -87,6 +90,11 @@ BENIGN_VARIANTS = (
     BenignVariant(
         Training(run=files.remove_in_peace, traits=PADS, deaths=("is killed",)),
         "files that all ranks remove if they are there, and rank 0 when all have read them",
+        (2,),
+    ),
+    BenignVariant(
+        Training(run=ending_mutants.log_in_hook, traits=PADS, deaths=("raises",)),
+        "hooks for exceptions and for the end that keep the exit code",
         (2,),
     ),
     BenignVariant(

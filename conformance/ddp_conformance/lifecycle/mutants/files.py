@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -97,13 +98,18 @@ def removed_under_reader() -> None:
 
 
 def remove_in_peace() -> None:
-    """As they may: what is missing is fine, and rank 0 waits until all have read."""
+    """As they may: what is missing is fine, and rank 0 waits until all have read.
+
+    Their logs are in a folder that is named by their parent, which all of them have.
+    """
     remove = remove_old(missing_ok=True)
+    logs = Path(f"logs-{os.getppid()}")
 
     def after(epoch: int, model: nn.Module) -> None:
         remove(epoch, model)
-        Path("logs", str(own_rank())).mkdir(parents=True, exist_ok=True)
+        (logs / str(own_rank())).mkdir(parents=True, exist_ok=True)
         save_and_wait(model, EXCHANGE)
+        assert len(list(logs.iterdir())) == dist.get_world_size()
         model.load_state_dict(torch.load(EXCHANGE))
         dist.barrier()
         if own_rank() == 0:

@@ -1,7 +1,8 @@
-"""SMP-01 and SMP-04: orders that depend on a clock, or on each process's own hash seed."""
+"""SMP-01 and SMP-04: orders that depend on a clock, or on what each process has of its own."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -64,6 +65,16 @@ def hash_of_rank_zero(case: Case) -> Batches:
     return shuffled_by(case, seed[0])
 
 
+def seed_of_the_process(case: Case) -> Batches:
+    """Each rank takes the number of its process."""
+    return shuffled_by(case, os.getpid())
+
+
+def seed_of_the_parent(case: Case) -> Batches:
+    """Each rank takes the number of its parent, which a machine's ranks under torchrun share."""
+    return shuffled_by(case, os.getppid())
+
+
 def shards(case: Case) -> set[str]:
     """One file for each sample."""
     return {f"shard-{index:04d}.tar" for index in range(case.size)}
@@ -118,6 +129,7 @@ MUTANTS = (
     Mutant(Loader(seed_of_numpys_clock, {"pads"}), "SMP-01", "a seed by datetime64('now')", (2,)),
     Mutant(Loader(seed_of_the_date, SHUFFLED), "SMP-04", "a seed from the date"),
     Mutant(Loader(seed_of_a_name, {"pads"}), "SMP-01", "a seed from hash() of a name"),
+    Mutant(Loader(seed_of_the_process, {"pads"}), "SMP-01", "a seed from getpid()", (2,)),
     Mutant(Sampler(shards_of_a_set, UNEVEN), "SMP-01", "the order of a set of names"),
     Mutant(Sampler(shards_by_their_hash, UNEVEN), "SMP-01", "dealt out by hash() of names"),
     Mutant(
@@ -133,6 +145,7 @@ MUTANTS = (
 BENIGN_VARIANTS = (
     BenignVariant(Loader(clock_of_rank_zero, {"pads"}), "a seed from the clock of rank 0"),
     BenignVariant(Loader(hash_of_rank_zero, {"pads"}), "a seed from hash() on rank 0", (2, 3)),
+    BenignVariant(Loader(seed_of_the_parent, {"pads"}), "a seed from getppid()", (2,)),
     BenignVariant(Sampler(shards_of_a_sorted_set, UNEVEN), "a set of names, sorted", (2, 3)),
     BenignVariant(
         Sampler(partial(sorted_shards, dealt_out), UNEVEN, "shards_of_a_partial"),

@@ -309,6 +309,20 @@ class LogByChecksum(LogByTime):
         return case.directory / f"run-{zlib.crc32(b'resnet50, rate 0.1'):08x}"
 
 
+class LogByProcess(LogByTime):
+    """A folder named by the number of the rank's process."""
+
+    def folder(self, case: Case) -> Path:
+        return case.directory / f"run-{os.getpid()}"
+
+
+class LogByParent(LogByTime):
+    """A folder named by the number of the parent, which a machine's ranks under torchrun share."""
+
+    def folder(self, case: Case) -> Path:
+        return case.directory / f"run-{os.getppid()}"
+
+
 class LogInNextFolder(Log):
     """A folder with the first number that is free when the rank first needs one."""
 
@@ -553,6 +567,12 @@ MUTANTS = (
         "WRT-03",
         "the hour, imported by name",
     ),
+    Mutant(
+        Writer(LogByProcess, TELLS, records=lines, paths=path_of),
+        "WRT-03",
+        "getpid() in a name",
+        (2,),
+    ),
     Mutant(Writer(LogByHash, TELLS, records=lines, paths=path_of), "WRT-03", "hash() of a name"),
     Mutant(
         Writer(LogInNextFolder, TELLS, records=lines, paths=own_folder),
@@ -621,6 +641,9 @@ BENIGN_VARIANTS = (
         Writer(LogByHashOfRankZero, TELLS, records=lines, paths=path_of),
         "hash() of a name on rank 0",
         (2, 3),
+    ),
+    BenignVariant(
+        Writer(LogByParent, TELLS, records=lines, paths=path_of), "getppid() in a name", (2,)
     ),
     BenignVariant(
         Writer(LogByChecksum, TELLS, records=lines, paths=path_of), "crc32 of a name", (2, 3)
