@@ -6,9 +6,12 @@ an error does to the other ranks is also seen for real, in processes that may di
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from typing import NoReturn
+from unittest import mock
 
 from ddp_conformance.callbacks import judge
 from ddp_conformance.callbacks.dying import loop_and_die
@@ -82,7 +85,7 @@ def observe_loop(
             records.append(seen)
             gain()
 
-        with in_lockstep(lockstep), traced(trace):
+        with suppress(SystemExit), exits_raise(), in_lockstep(lockstep), traced(trace):
             run_loop(case, lambda: subject.make(case), note)
     yield from (*records, *trace.calls, *lockstep.calls)
 
@@ -102,14 +105,35 @@ def observe_error(subject: ErrorPath, case: Case, ranks: Ranks, failing: int) ->
 
     lockstep = Lockstep(ranks)
     try:
-        with in_lockstep(lockstep):
+        with exits_raise(), in_lockstep(lockstep):
             run_loop(case, lambda: subject.make(case, trip), records.append)
     except (Exception, SystemExit) as error:
         records.append(Failed(case.rank, describe(error)))
     yield from (*records, *lockstep.calls)
 
 
+<<<<<<< HEAD
 def loop_runs(subject: Callback, ranks: Ranks) -> tuple[Run, Run]:
+=======
+@contextmanager
+def exits_raise() -> Iterator[None]:
+    """A rank that would end its process by ``os._exit`` raises ``SystemExit``: it leaves the loop.
+
+    Its exit code counts in processes of its own.
+    """
+    own, ending = os.getpid(), os._exit
+
+    def leave(code: int) -> NoReturn:
+        if os.getpid() != own:
+            ending(code)
+        raise SystemExit(code)
+
+    with mock.patch.object(os, "_exit", leave):
+        yield
+
+
+def loop_runs(subject: Callback, ranks: Ranks) -> tuple[Run, ...]:
+>>>>>>> 346e8139 (CBK-04 judges error paths that end their process by os._exit: in a rank of the test that ended the test. A callback's loop that leaves by sys.exit or os._exit on one rank is found by CBK-01)
     """Two runs, on numbers of samples that are no multiple of the world size.
 
     The first number is small, so that a loop completes several epochs. The second makes 23 steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import threading
@@ -67,6 +68,28 @@ def exits_with_success(case: Case, trip: Trip) -> Steps:
         except Exception as error:
             print(f"stopped by {error}")
             sys.exit()
+        reduce_gradient(case)
+        yield None
+
+
+def ends_with_success(case: Case, trip: Trip) -> Steps:
+    """The same without any clean-up."""
+    for step in range(STEPS):
+        try:
+            trip(step)
+        except Exception:
+            os._exit(0)
+        reduce_gradient(case)
+        yield None
+
+
+def ends_with_failure(case: Case, trip: Trip) -> Steps:
+    """Ends the process at once, with exit code 1."""
+    for step in range(STEPS):
+        try:
+            trip(step)
+        except Exception:
+            os._exit(1)
         reduce_gradient(case)
         yield None
 
@@ -145,6 +168,7 @@ MUTANTS = (
     Mutant(ErrorPath(waits_in_cleanup), "CBK-04", "barrier in the clean-up"),
     Mutant(ErrorPath(finishes_without_it), "CBK-04", "other ranks end well"),
     Mutant(ErrorPath(exits_with_success), "CBK-04", "sys.exit() after an error"),
+    Mutant(ErrorPath(ends_with_success), "CBK-04", "os._exit(0) after an error", (2,)),
     Mutant(ErrorPath(takes_loss_for_end), "CBK-04", "a lost rank is no error"),
     Mutant(
         ErrorPath(waits_for_the_lost, patience=2.0),
@@ -156,6 +180,7 @@ MUTANTS = (
 
 BENIGN_VARIANTS = (
     BenignVariant(ErrorPath(raises), "one rank raises, the others wait for it"),
+    BenignVariant(ErrorPath(ends_with_failure), "os._exit(1) after an error", (2,)),
     BenignVariant(ErrorPath(raises_together), "all ranks raise"),
     BenignVariant(ErrorPath(skips_together, name="skip_agreed"), "all ranks skip the batch"),
 )
