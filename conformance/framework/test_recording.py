@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+import torch
+import torch.distributed as dist
 from ddp_conformance import Case, Sampler
+from ddp_conformance.framework.groups import GroupOfTries
 from ddp_conformance.framework.history import Record, Run
 from ddp_conformance.framework.recent import KEPT, Recent
 from ddp_conformance.framework.recording import (
@@ -20,6 +23,7 @@ from ddp_conformance.framework.verdict import UndecidedError, Violation
 from ddp_conformance.sampling.history import Sample
 
 from conformance.simulated_ranks import SimulatedRanks, on_ranks
+from pytest_ddp import Ddp
 
 
 def counting(seen: list[int]) -> Observe:
@@ -105,3 +109,40 @@ def test_a_rank_that_raises_between_exchanges_leaves_the_others_in_step(bad: int
     assert len(set(texts)) == 1
     assert f"rank {bad}: OSError: disk is full" in texts[0]
     assert texts[0].count("rank ") == 1
+
+
+def end_on_the_first(rank: int) -> None:
+    if rank == 0:
+        dist.destroy_process_group()
+
+
+def replace(rank: int) -> None:
+    """By a group of this rank alone."""
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+
+def end_after_a_subgroup(rank: int) -> None:
+    dist.new_group([rank], use_local_synchronization=True)
+    dist.destroy_process_group()
+
+
+@pytest.mark.ddp(world_size=2)
+def test_each_try_has_a_whole_group(ddp: Ddp) -> None:
+    group = GroupOfTries(ddp)
+    seen = []
+    for end in (lambda rank: None, end_on_the_first, replace, end_after_a_subgroup):
+        end(ddp.rank)
+        group.begin_try()
+        own = torch.tensor(ddp.rank + 1)
+        dist.all_reduce(own, group=dist.new_group())
+        seen.append((dist.get_backend(), dist.get_world_size(), int(own)))
+    dist.destroy_process_group()  # with the groups that are left
+    assert seen == [("gloo", 2, 3)] * 4
+
+
+def test_ranks_without_a_group_get_none() -> None:
+    group = GroupOfTries(SimulatedRanks.alone())
+    group.begin_try()
+    assert group.is_whole()
+    assert not dist.is_initialized()
