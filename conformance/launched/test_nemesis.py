@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import math
+import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path, PosixPath
 from typing import Any
 
 import pytest
 from ddp_conformance.launched.journal import Journal
 from ddp_conformance.launched.order import Named, Order, Scenario, Work
-from ddp_conformance.launched.process import delays
+from ddp_conformance.launched.process import delays, own_waits
+from ddp_conformance.launched.start.kept_servers import in_process_of
 
 
 def test_a_rank_that_ends_while_it_is_looked_at_is_at_rest(
@@ -38,6 +44,53 @@ def test_a_rank_that_ends_while_it_is_looked_at_is_at_rest(
     monkeypatch.setattr(delays, "Path", Opened)
     delays.Nemesis(order_of(0, tmp_path), Journal(tmp_path / "journal")).at_stage()
     assert other.returncode == -signal.SIGKILL
+
+
+def waits_of_threads(files: Path) -> list[float]:
+    """The ends of the waits of five threads, of which one waits for another thread."""
+    own_waits.install(files)
+    for wait in (
+        threading.Event().wait,
+        functools.partial(time.sleep, 60),
+        functools.partial(threading.Event().wait, 60),
+        functools.partial(subprocess.run, ["sleep", "60"]),
+        functools.partial(asyncio.run, asyncio.sleep(60)),
+    ):
+        threading.Thread(target=wait, daemon=True).start()
+    while len(waits := list(own_waits.own_waits(files))) < 4:
+        own_waits.sleep(0.01)
+    return sorted(wait.end for wait in waits)
+
+
+@pytest.mark.ddp(world_size=1)
+def test_waits_that_no_other_rank_ends_are_noted_with_their_ends(tmp_path: Path) -> None:
+    began = time.monotonic()
+    *timed, process = in_process_of(0, functools.partial(waits_of_threads, tmp_path))
+    assert process == math.inf
+    assert len(timed) == 3
+    assert all(began + 59 < end < time.monotonic() + 60 for end in timed)
+
+
+def test_a_late_rank_waits_for_one_that_sleeps_and_not_for_a_heartbeat(tmp_path: Path) -> None:
+    for rank in range(2):
+        (tmp_path / str(rank)).mkdir()
+    other, heart = os.getpid(), os.getpid() + 1
+    (tmp_path / "1" / "pid").write_text(str(other))
+    late = delays.Nemesis(order_of(0, tmp_path), Journal(tmp_path / "journal"))
+    known: dict[tuple[int, int], int] = {}
+
+    def waits(thread: int, began: int, seconds: float) -> bool:
+        mark = tmp_path / "1" / f"{own_waits.PREFIX}{thread}"
+        mark.write_text(str(time.monotonic() + seconds))
+        os.utime(mark, ns=(began, began))
+        counts = late._waits_alone(1, known)
+        mark.unlink()
+        return counts
+
+    assert [waits(other, began, 1.0) for began in (1, 2)] == [True, True]
+    assert [waits(heart, began, 1.0) for began in (1, 1, 2)] == [True, True, False]
+    assert not waits(other, 3, 2 * delays.ALONE)
+    assert not late._waits_alone(1, known)
 
 
 def order_of(rank: int, folder: Path) -> Order:

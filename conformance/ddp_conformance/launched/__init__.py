@@ -2,7 +2,7 @@
 
 A training entry makes its own process group, may exit, and is made to die. So it does not
 run in the ranks of the test: servers that have imported torch and computed nothing fork
-processes for rank 0 of the test, which watches over them.
+processes for rank 0 of the test, which watches over them. All of them have one parent.
 
 1. :mod:`.order`: the orders of a process; plain data. :mod:`.history`, :mod:`.journal`,
       :mod:`.evidence`: the records that it leaves. :mod:`.endings`: how ranks ended, in words.

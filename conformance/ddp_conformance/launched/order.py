@@ -90,7 +90,7 @@ class Scenario:
     """The disturbance of a run: one at most, so that its effect is known."""
 
     late: int | None = None
-    """This rank enters each stage only when all others sleep."""
+    """This rank enters each stage only when all others have ended or wait for another rank."""
     dying: int | None = None
     """This rank dies at its first optimizer step."""
     death: Death = "raises"

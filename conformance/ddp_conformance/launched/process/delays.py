@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,18 +14,26 @@ from typing import NoReturn
 from ddp_conformance.launched.history import Happened
 from ddp_conformance.launched.journal import Journal
 from ddp_conformance.launched.order import Order
+from ddp_conformance.launched.process.own_waits import OwnWait, own_waits, sleep
 
 LOOKS = 4
 """Times in a row that the others must be seen at rest."""
 INTERVAL = 0.005
 LONGEST = 2.0
 """Seconds that a late rank waits for the others to come to rest, at each stage."""
+ALONE = 6.0
+"""Seconds more that it waits, in all, for others that wait for a time or a process of their own."""
 PATIENCE = 4.0
 """Seconds that another rank waits for the late one to look at the files, in all."""
 LONG_REST = 40
 """Looks after which the late rank is taken to wait for something else than the others' rest."""
 READS = 16
 """Files that a late rank reads late: the first ones, as a data set may have thousands."""
+VIEWS = 16
+"""Times that it looks late at what is there."""
+
+ENDED = ("Z", "X")
+"""States of a process that has ended."""
 
 LATE, LOOKING = "late", "looking"
 """Files of a rank that exist while it is held."""
@@ -43,13 +51,15 @@ class Nemesis:
         self._journal = journal
         self._scenario = order.work.scenario
         self._patience = PATIENCE
+        self._alone = ALONE
         self._reads = 0
+        self._views = 0
 
     def at_stage(self) -> None:
         """Come late, if this is the late rank.
 
         Not by a number of seconds, which would prove nothing on a busy machine: the rank waits
-        until all others sleep, mostly because they wait for this one.
+        until all others wait for it, or have ended. One that sleeps for a time does not.
         """
         if self._scenario.late == self._order.rank:
             with self._held_as(LATE):
@@ -59,6 +69,12 @@ class Nemesis:
         """Come late to a file that another rank may take away."""
         self._reads += 1
         if self._reads <= READS:
+            self.at_stage()
+
+    def at_view(self) -> None:
+        """Come late to a look whether a file is there, or which are."""
+        self._views += 1
+        if self._views <= VIEWS:
             self.at_stage()
 
     def at_change(self) -> None:
@@ -102,27 +118,62 @@ class Nemesis:
         began, seen = time.monotonic(), 0
         end = began + self._patience
         while seen < LONG_REST and not self._is_held(late, LATE) and time.monotonic() < end:
-            seen = seen + 1 if self._rests(late) else 0
-            threading.Event().wait(INTERVAL)
+            alone = self._waits_alone(late, {})
+            seen = seen + 1 if not alone and self._rests(late) else 0
+            sleep(INTERVAL)
         self._patience -= time.monotonic() - began
 
     def _wait_for_rest(self) -> None:
         end, seen = time.monotonic() + LONGEST, 0
         others = [r for r in range(self._order.world_size) if r != self._order.rank]
-        while seen < LOOKS and time.monotonic() < end:
-            seen = seen + 1 if all(map(self._rests, others)) else 0
-            threading.Event().wait(INTERVAL)
+        known: dict[tuple[int, int], int] = {}
+        while seen < LOOKS and (now := time.monotonic()) < end:
+            alone = self._alone > 0 and any(self._waits_alone(r, known) for r in others)
+            seen = seen + 1 if not alone and all(map(self._rests, others)) else 0
+            sleep(INTERVAL)
+            if alone:
+                passed = time.monotonic() - now
+                self._alone -= passed
+                end += passed
+
+    def _waits_alone(self, rank: int, known: dict[tuple[int, int], int]) -> bool:
+        """Whether it waits for something that no other rank brings, and that comes soon enough.
+
+        Of its other threads only those count that wait since this rank is held, not one that
+        does something every second. ``known`` has the first wait of each of them.
+        """
+        files = Path(self._order.files(rank))
+        if self._has_ended(rank):
+            return False
+        return any(self._counts(wait, rank, known) for wait in own_waits(files))
+
+    def _counts(self, wait: OwnWait, rank: int, known: dict[tuple[int, int], int]) -> bool:
+        if time.monotonic() + self._alone < wait.end < math.inf:
+            return False
+        first = known.setdefault((rank, wait.thread), wait.began)
+        return first == wait.began or wait.thread == self._pid(rank)
 
     def _rests(self, rank: int) -> bool:
         """True if its main thread sleeps, or is no more; not while it lets a late rank look."""
-        if self._is_held(rank, LOOKING):
-            return False
-        try:
-            pid = Path(self._order.files(rank), "pid").read_text()
-        except FileNotFoundError:
-            return False
+        return not self._is_held(rank, LOOKING) and self._state(rank) in ("S", *ENDED)
+
+    def _has_ended(self, rank: int) -> bool:
+        return self._state(rank) in ENDED
+
+    def _state(self, rank: int) -> str:
+        """That of its main thread, as proc(5) has it; empty before it begins."""
+        pid = self._pid(rank)
+        if pid == 0:
+            return ""
         try:
             stat = Path(f"/proc/{pid}/task/{pid}/stat").read_text(errors="replace")
         except (FileNotFoundError, ProcessLookupError):  # the second: it ended once opened
-            return True
-        return stat.rpartition(")")[2].split()[0] in "SZX"
+            return "X"
+        return stat.rpartition(")")[2].split()[0]
+
+    def _pid(self, rank: int) -> int:
+        """0 before it begins."""
+        try:
+            return int(Path(self._order.files(rank), "pid").read_text())
+        except (FileNotFoundError, ValueError):
+            return 0

@@ -28,8 +28,8 @@ import torch.testing._internal.distributed.fake_pg  # noqa: F401 - for those who
 
 from ddp_conformance.framework.registry import all_checks
 from ddp_conformance.launched.order import Imported
-from ddp_conformance.launched.process.ending import end_as_program
 from ddp_conformance.launched.process.parent import INTERVAL, connect, listen
+from ddp_conformance.launched.process.program_end import end_as_program
 from pytest_ddp.rank.startup.preload import without_collector
 from pytest_ddp.rank.startup.threads import problem
 from pytest_ddp.system.processes import kill_group

@@ -43,7 +43,7 @@ def listen(address: str) -> socket.socket:
 
     Raises ``FileExistsError`` if there is one: of two that listen at once, one does.
     """
-    own = f"{address}.{os.getpid()}"
+    own = os.path.join(os.path.dirname(address), f".{os.getpid()}")  # paths of sockets are short
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(own)
     os.chmod(own, 0o600)

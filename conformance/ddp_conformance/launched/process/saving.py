@@ -17,6 +17,7 @@ from torch import Tensor
 from ddp_conformance.launched.history import Saved
 from ddp_conformance.launched.journal import Journal
 from ddp_conformance.launched.order import Order
+from ddp_conformance.launched.process import own_waits
 from ddp_conformance.launched.process.delays import Nemesis
 
 SEGMENTS = "segments"
@@ -30,6 +31,10 @@ def install(order: Order, journal: Journal, nemesis: Nemesis, bare: set[str]) ->
     """Look at files of the run that are opened for writing, and at what is saved."""
     files = Path(order.files(order.rank))
     sys.addaudithook(functools.partial(_on_event, order, nemesis, os.getpid()))
+    if order.work.scenario.late is not None:
+        own_waits.install(files)
+    if order.work.scenario.late == order.rank:
+        _follow_views(order, nemesis, os.getpid())
     follow_shared_memory(files / SEGMENTS)
     original = torch.save
 
@@ -65,6 +70,8 @@ def bare_name(name: str) -> str:
 def _on_event(
     order: Order, nemesis: Nemesis, owner: int, event: str, arguments: tuple[Any, ...]
 ) -> None:
+    if event in _VIEWS and order.work.scenario.late == order.rank:
+        _view(order, nemesis, owner, arguments[0])
     if event not in _CHANGES or os.getpid() != owner:
         return
     paths = [_path(arguments[place]) for place in _CHANGES[event]]
@@ -94,6 +101,36 @@ _CHANGES = {
     "os.mkdir": (0,),
 }
 """Audit events of files, and which arguments are paths."""
+
+_VIEWS = ("os.listdir", "os.scandir")
+
+_VIEWS_WITHOUT_EVENT = ("stat", "lstat", "access")
+"""Functions of ``os``, which is where ``os.path`` and ``pathlib`` find them."""
+
+
+def _follow_views(order: Order, nemesis: Nemesis, owner: int) -> None:
+    """Look at files of the run late."""
+
+    def late(look: Any) -> Any:
+        @functools.wraps(look)
+        def looking(path: Any, *args: Any, **kwargs: Any) -> Any:
+            _view(order, nemesis, owner, path)
+            return look(path, *args, **kwargs)
+
+        return looking
+
+    for name in _VIEWS_WITHOUT_EVENT:
+        original = getattr(os, name)
+        made = late(original)
+        setattr(os, name, made)
+        for able in (os.supports_fd, os.supports_dir_fd, os.supports_follow_symlinks):
+            if original in able:
+                able.add(made)
+
+
+def _view(order: Order, nemesis: Nemesis, owner: int, given: Any) -> None:
+    if os.getpid() == owner and _path("." if given is None else given).startswith(order.directory):
+        nemesis.at_view()
 
 
 def _path(given: Any) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event, Timer
 
 import torch
 import torch.distributed as dist
@@ -43,7 +45,7 @@ def save_and_wait(model: nn.Module, path: Path) -> None:
 
 
 def work_on(ranks: range) -> None:
-    """Evaluate something on some of the ranks; asleep they would be taken to wait."""
+    """Evaluate something on some of the ranks."""
     end = time.monotonic() + WORK
     while own_rank() in ranks and time.monotonic() < end:
         torch.ones(8).sum()
@@ -97,6 +99,50 @@ def removed_under_reader() -> None:
     train_and(after)
 
 
+def removed_after_a_while() -> None:
+    """Rank 0 leaves the others half a second to read the file that it has read."""
+
+    def after(epoch: int, model: nn.Module) -> None:
+        save_and_wait(model, EXCHANGE)
+        model.load_state_dict(torch.load(EXCHANGE))
+        if own_rank() == 0:
+            Event().wait(WORK)
+            EXCHANGE.unlink()
+
+    train_and(after)
+
+
+def removed_by_a_timer() -> None:
+    """The same by a timer, and by a process that removes it, while rank 0 trains on."""
+    timers: list[Timer] = []
+
+    def after(epoch: int, model: nn.Module) -> None:
+        exchange = f"exchange-{epoch}.pt"
+        save_and_wait(model, Path(exchange))
+        model.load_state_dict(torch.load(exchange))
+        if own_rank() == 0:
+            timers.append(Timer(WORK, subprocess.run, [["rm", exchange]]))
+            timers[-1].start()
+
+    train_and(after)
+    for timer in timers:
+        timer.join()
+
+
+def removed_before_a_look() -> None:
+    """Each rank looks whether the file is there, and rank 0 takes it away when it has looked."""
+
+    def after(epoch: int, model: nn.Module) -> None:
+        save_and_wait(model, EXCHANGE)
+        with torch.no_grad():
+            next(model.parameters()).mul_(0.5 if EXCHANGE.exists() else 1.0)
+        if own_rank() == 0:
+            Event().wait(WORK)
+            EXCHANGE.unlink()
+
+    train_and(after)
+
+
 def remove_in_peace() -> None:
     """As they may: what is missing is fine, and rank 0 waits until all have read.
 
@@ -110,9 +156,11 @@ def remove_in_peace() -> None:
         (logs / str(own_rank())).mkdir(parents=True, exist_ok=True)
         save_and_wait(model, EXCHANGE)
         assert len(list(logs.iterdir())) == dist.get_world_size()
-        model.load_state_dict(torch.load(EXCHANGE))
+        if EXCHANGE.exists():
+            model.load_state_dict(torch.load(EXCHANGE))
         dist.barrier()
         if own_rank() == 0:
+            Event().wait(0.1)
             EXCHANGE.rename("read.pt")
             Path("read.pt").unlink()
 
