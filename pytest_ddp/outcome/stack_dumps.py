@@ -37,6 +37,8 @@ _FATAL = {
 _DEEPEST = 100
 """Calls of a stack that faulthandler shows."""
 _OURS = os.path.dirname(os.path.dirname(__file__))
+_OF_GROUPS = "/torch/distributed/distributed_c10d.py"
+_FIXTURE = "/pytest_ddp/fixture.py"
 _RUNNERS = ("/_pytest/runner.py", "/_pytest/python.py", "/pytest_ddp/rank/runner.py")
 
 
@@ -72,6 +74,11 @@ class Stack:
         """True for the thread in which pytest runs the test."""
         return any(map(_runs_tests, self.frames))
 
+    @property
+    def is_relevant(self) -> bool:
+        """True for a thread in the user's code, or that waits for ranks, as one of an executor."""
+        return user_line(self.frames) is not None or any(map(_waits_for_ranks, self.frames))
+
 
 @dataclass(frozen=True, slots=True)
 class Dump:
@@ -105,6 +112,13 @@ class Dump:
         # faulthandler lists the oldest thread, the main one, last.
         preferred = (current, runner) if self.fatal else (runner, current)
         return next((found[-1] for found in (*preferred, stacks) if found), None)
+
+    def shown(self) -> tuple[Stack, ...]:
+        """The stacks for readers: the main one, and those of relevant threads; or none at all."""
+        main = self.main()
+        if main is None:
+            return ()
+        return main, *(other for other in self.stacks if other is not main and other.is_relevant)
 
 
 def parse_stacks(text: str) -> tuple[Dump, ...]:
@@ -146,6 +160,17 @@ def test_stack(text: str) -> tuple[Frame, ...]:
     return next((stack.frames for stack in stacks if stack.runs_test), ())
 
 
+def shown_stacks(text: str) -> tuple[Stack, ...]:
+    """What :meth:`Dump.shown` has of the last dump with a main stack."""
+    dump = _last_with_main(text)
+    return () if dump is None else dump.shown()
+
+
+def is_of_groups(frame: Frame) -> bool:
+    """True for a frame of the public functions of torch.distributed."""
+    return frame.file.endswith(_OF_GROUPS)
+
+
 def is_outside_test_thread(text: str) -> bool:
     """True if a fatal signal hit another thread than the test's, outside of the user's code."""
     dump = _last_with_main(text)
@@ -161,6 +186,15 @@ def _last_with_main(text: str) -> Dump | None:
 def is_endless(frames: Sequence[Frame]) -> bool:
     """True for a stack that is so deep that faulthandler has cut it."""
     return len(frames) >= _DEEPEST
+
+
+def is_whole(text: str) -> bool:
+    """True if the last dump reaches the frames that run the test; one that is cut off counts too.
+
+    faulthandler lists the main thread last and its outermost frames at the end.
+    """
+    dumps = parse_stacks(text)
+    return bool(dumps) and any(s.runs_test or is_endless(s.frames) for s in dumps[-1].stacks)
 
 
 def user_line(frames: Iterable[Frame]) -> Frame | None:
@@ -227,7 +261,7 @@ _MACHINERY = ("pytest_ddp", "_pytest", "pytest", "pluggy")
 
 def _is_machinery(frame: Frame) -> bool:
     file = frame.file
-    if file.endswith("/pytest_ddp/fixture.py"):
+    if file.endswith(_FIXTURE):
         # The test called the operations of the ddp fixture, and they show where it waits.
         return frame.function.startswith("_")
     if file.endswith("/torch/distributed/c10d_logger.py"):
@@ -240,6 +274,10 @@ def _is_machinery(frame: Frame) -> bool:
 
 def _begins_process(frame: Frame) -> bool:
     return frame.function == "_bootstrap" and frame.file.endswith("/multiprocessing/process.py")
+
+
+def _waits_for_ranks(frame: Frame) -> bool:
+    return frame.file.endswith((_OF_GROUPS, _FIXTURE))
 
 
 def _runs_tests(frame: Frame) -> bool:

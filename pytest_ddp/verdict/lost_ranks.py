@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_ddp.outcome import stack_dumps
 from pytest_ddp.outcome.outcome import Ending, RankOutcome
-from pytest_ddp.outcome.stack_dumps import Frame
+from pytest_ddp.outcome.stack_dumps import Frame, is_of_groups
 from pytest_ddp.protocol.messages import EXIT_LINK_LOST
 from pytest_ddp.system.stdlib import signal
 from pytest_ddp.verdict.rank_failure import (
@@ -94,7 +94,7 @@ def _reason_of_gloo(rank: RankOutcome) -> str:
     if any(map(_CLOSED.search, checks)):
         return "a descriptor of gloo's was closed (did the test close descriptors not its own?)"
     if is_gloo_mismatch(rank):
-        called = {f.function for f in stack_dumps.main_stack(rank.stacks) if _is_of_groups(f)}
+        called = {f.function for f in stack_dumps.main_stack(rank.stacks) if is_of_groups(f)}
         if called & _MESSAGES:
             return f"{_MESSAGE_TOO_LONG}, or came in place of another one"
         unlike = (
@@ -114,15 +114,9 @@ def _sizes_of_gloo(checks: list[str]) -> str:
 
 _SIZES = re.compile(r"nbytes\. (\d+) vs (\d+)\.")
 """gloo splits a tensor into segments, so that these are not always a whole tensor's bytes."""
-_OF_GROUPS = "/torch/distributed/distributed_c10d.py"
-_FIXTURE = "/pytest_ddp/fixture.py"
 _MESSAGES = {"send", "recv", "send_object_list", "recv_object_list"}
 _BEGINNING = {"isend", "irecv", "batch_isend_irecv"}
 _MESSAGE_TOO_LONG = "a message was longer than the tensor that receives it"
-
-
-def _is_of_groups(frame: Frame) -> bool:
-    return frame.file.endswith(_OF_GROUPS)
 
 
 _GLOO = "EnforceNotMet"
@@ -132,31 +126,22 @@ _UNLIKE = re.compile(r"nbytes|preamble|opcode", re.IGNORECASE)
 
 
 def _stacks(rank: RankOutcome, label: str) -> str:
-    dumps = [dump for dump in stack_dumps.parse_stacks(rank.stacks) if dump.main() is not None]
-    if not dumps:
+    stacks = stack_dumps.shown_stacks(rank.stacks)
+    if not stacks:
         return f"\n{label} gave no stack{_UNANSWERED}\n" if rank.ending is Ending.STOPPED else ""
-    return "\n".join(["", *_threads(dumps[-1], label)]) + "\n"
+    return "\n".join(["", *_threads(stacks, label)]) + "\n"
 
 
-def _threads(dump: stack_dumps.Dump, label: str) -> Iterator[str]:
+def _threads(stacks: Sequence[stack_dumps.Stack], label: str) -> Iterator[str]:
     """The main stack, and those of other threads that were in the user's code."""
-    main = dump.main()
-    assert main is not None
-    beside = not main.runs_test and any(stack.runs_test for stack in dump.stacks)
+    main, *others = stacks
+    beside = not main.runs_test and any(stack.runs_test for stack in others)
     thread = ", in a thread beside the test" if beside else ""
     yield f"{label}{thread}, most recent call first:"
     yield from frame_lines(main)
-    for stack in dump.stacks:
-        if stack is not main and _is_relevant(stack):
-            yield f"{label}, {'the test itself' if stack.runs_test else 'another thread'}:"
-            yield from frame_lines(stack)
-
-
-def _is_relevant(stack: stack_dumps.Stack) -> bool:
-    """Whether a thread is in the user's code, or waits for other ranks, as one of an executor."""
-    if stack_dumps.user_line(stack.frames) is not None:
-        return True
-    return any(_is_of_groups(f) or f.file.endswith(_FIXTURE) for f in stack.frames)
+    for stack in others:
+        yield f"{label}, {'the test itself' if stack.runs_test else 'another thread'}:"
+        yield from frame_lines(stack)
 
 
 def children(trouble: RankFailure, label: str, oom: str, width: int) -> list[Entry]:

@@ -314,9 +314,9 @@ def _key(trouble: RankFailure) -> tuple[Hashable, str]:
     """What is equal in the same failure of ranks, and the text with a rank's own number."""
     if trouble.report is None:
         rank = trouble.rank
-        frames = stack_dumps.trim(stack_dumps.main_stack(rank.stacks))
-        page = () if frames else (trouble.doing, rank.began_at)
-        return (trouble.phase, rank.ending, rank.returncode, frames, page), rank.problem
+        stacks = [stack_dumps.trim(each.frames) for each in stack_dumps.shown_stacks(rank.stacks)]
+        page = () if stacks else (trouble.doing, rank.began_at)
+        return (trouble.phase, rank.ending, rank.returncode, *stacks, page), rank.problem
     return (trouble.phase, crash_site(trouble.report)), trouble.message
 
 

@@ -20,6 +20,7 @@ from pytest_ddp.outcome.stack_dumps import (
     Stack,
     fatal_signal,
     is_user_file,
+    is_whole,
     main_stack,
     parse_stacks,
     shorten,
@@ -206,6 +207,15 @@ def test_without_anything_the_oldest_thread_tells() -> None:
         + stacks(USER, header="Thread 0x00007f5c8a7fb222", machinery=False)
     )
     assert main_stack(text) == frames(USER)
+
+
+def test_dump_is_whole_where_it_has_the_frames_that_run_the_test() -> None:
+    beside = stacks(HELPER, header=THREAD, machinery=False)
+    assert not is_whole("")
+    assert not is_whole(beside)
+    assert is_whole(beside + stacks(USER))
+    assert not is_whole(beside + stacks(USER) + beside)  # the second dump has begun
+    assert is_whole(stacks(*[HELPER] * 100, machinery=False))
 
 
 def test_last_dump_with_a_frame_tells() -> None:

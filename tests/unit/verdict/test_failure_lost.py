@@ -273,6 +273,24 @@ def test_thread_that_waits_for_other_ranks_is_shown() -> None:
     assert "distributed_c10d.py" in thread
 
 
+def test_ranks_with_the_same_main_stack_and_unlike_threads_are_not_folded() -> None:
+    """As in ``pool.submit(a if ddp.rank == 0 else b).result()``."""
+
+    def of(function: str) -> str:
+        frames = *ALL_REDUCE, (TEST_FILE, 70, function)
+        return made.stacks(*frames, header="Thread 0x1", machinery=False) + BLOCKED
+
+    shown = text(stopped(0, of("a")), stopped(1, of("b")), stopped(2, of("a")), timeout=5.0)
+    assert "ranks 0, 2 in call, another thread:" in shown
+    assert (shown.count(":70 in a"), shown.count(":70 in b")) == (1, 1)
+    assert "rank 1 in call, another thread:" in shown
+    alone = text(stopped(0, of("a")), stopped(1), timeout=5.0)
+    assert "rank 0 in call, another thread:" in alone
+    assert "ranks 0-1 in call" not in alone
+    same = text(stopped(0, of("a")), stopped(1, of("a")), timeout=5.0)
+    assert "ranks 0-1 in call, another thread:" in same
+
+
 def test_stack_of_machinery_alone_is_not_empty() -> None:
     shown = text(made.passing(0), stopped(1, made.stacks()), timeout=5.0)
     assert "_pytest/runner.py:179 in pytest_runtest_call" in shown
