@@ -156,8 +156,8 @@ class GroupCount:
 
 
 @dataclass(frozen=True)
-class Handled:
-    """An exception for which a rank runs an ``except``, ``finally`` or ``__exit__``."""
+class Raised:
+    """An exception."""
 
     kind: str
     """``ValueError``; with its module, if that is not ``builtins``."""
@@ -166,8 +166,22 @@ class Handled:
     place: str
     """``file:line in function`` of the user code that raised it."""
 
-    def __str__(self) -> str:
+    @property
+    def words(self) -> str:
+        """``ValueError: text``."""
         return f"{self.kind}: {self.message}" if self.message else self.kind
+
+
+@dataclass(frozen=True)
+class Handled(Raised):
+    """An exception for which a rank runs an ``except``, ``finally`` or ``__exit__``."""
+
+    first: Raised | None = None
+    """The first exception of its chain (``raise ... from``, or raised in a handler); None if it has
+    no other one."""
+
+    def __str__(self) -> str:
+        return f"{self.words}, raised after {self.first.words}" if self.first else self.words
 
 
 @dataclass(frozen=True)
@@ -204,7 +218,7 @@ class RankStatus:
     beside: str = ""
     """Operations of other threads: ``barrier #1 of the default group in thread asyncio_0``."""
     handled: Handled | None = None
-    """The exception that the main thread handles."""
+    """The exception that the main thread handles, or one for which it waits."""
     backwards: int = 0
     """How many backward passes its main thread has begun in this test."""
     in_backward: bool = False

@@ -21,7 +21,7 @@ from pytest_ddp.outcome.outcome import (
 )
 from pytest_ddp.outcome.stack_dumps import shorten
 from pytest_ddp.protocol.messages import EXIT_LINK_LOST, Phase
-from pytest_ddp.protocol.rank_status import Handled
+from pytest_ddp.protocol.rank_status import Handled, Raised
 from pytest_ddp.protocol.status_page import IMPORT
 from pytest_ddp.system.stdlib import signal
 from pytest_ddp.verdict import codes
@@ -55,8 +55,7 @@ def verdict_prefix(handled: ByRank) -> str:
         if error is not None:
             groups.setdefault((error.kind, error.place), []).append((rank, error))
     words = [
-        f"{group[0][1]} ({ranks_text(rank for rank, _ in group)}, {_line(group[0][1])})"
-        for group in groups.values()
+        _with_first(group[0][1], ranks_text(rank for rank, _ in group)) for group in groups.values()
     ]
     return f"while handling {' and '.join(words)}: " if words else ""
 
@@ -66,7 +65,14 @@ def note(handled: ByRank) -> str:
     if not _are_all_equal(handled):
         return ""
     error = next(filter(None, handled.values()))
-    return f"all ranks wait in a handler of {error} ({_line(error)})"
+    return f"all ranks wait in a handler of {_with_first(error)}"
+
+
+def _with_first(error: Handled, ranks: str = "") -> str:
+    """The exception and the first one of its chain, each with its line."""
+    words = f"{error.words} ({ranks and f'{ranks}, '}{_line(error)})"
+    first = error.first
+    return f"{words}, raised after {first.words} ({_line(first)})" if first else words
 
 
 def _are_all_equal(handled: ByRank) -> bool:
@@ -74,7 +80,7 @@ def _are_all_equal(handled: ByRank) -> bool:
     return len(kinds) == 1 and None not in kinds
 
 
-def _line(error: Handled) -> str:
+def _line(error: Raised) -> str:
     return shorten(error.place.partition(" in ")[0])
 
 

@@ -16,7 +16,7 @@ import pytest
 from pytest_ddp.outcome import stack_dumps
 from pytest_ddp.outcome.outcome import Ending, RankOutcome, RunOutcome
 from pytest_ddp.protocol.messages import ERRORS, Phase
-from pytest_ddp.protocol.rank_status import Handled
+from pytest_ddp.protocol.rank_status import Handled, Raised
 from pytest_ddp.system.stdlib import signal
 
 _TOGETHER = 0.2
@@ -119,11 +119,12 @@ class RankFailure:
         chain = getattr(self.report.longrepr, "chain", None) or ()
         crashes = [crash for _, crash, _ in chain if crash is not None]
         # The exception for a lost peer may itself have a chain.
-        own = (c for c in reversed(crashes[:-1]) if not _BROKEN_CONNECTION.search(str(c.message)))
-        if (crash := next(own, None)) is None:
+        own = [c for c in crashes[:-1] if not _BROKEN_CONNECTION.search(str(c.message))]
+        if not own:
             return None
-        kind, _, message = first_line(str(crash.message)).partition(": ")
-        return Handled(kind, message, f"{crash.path}:{crash.lineno}")
+        last = _raised(own[-1])
+        before = _raised(own[0]) if len(own) > 1 else None
+        return Handled(last.kind, last.message, last.place, before)
 
     @property
     def doing(self) -> str:
@@ -188,6 +189,12 @@ class RankFailure:
         if (frame := self.user_frame) is not None:
             return str(frame)
         return stack_dumps.shorten(stack_dumps.last_place(self.rank.seen_at, self.rank.began_at)[1])
+
+
+def _raised(crash: Any) -> Raised:
+    """The exception of an entry of a report's chain."""
+    kind, _, message = first_line(str(crash.message)).partition(": ")
+    return Raised(kind, message, f"{crash.path}:{crash.lineno}")
 
 
 def _is_of_a_lost_peer(message: str) -> bool:

@@ -8,7 +8,6 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from sys import _current_exceptions
 from types import FrameType
 from typing import Any
 
@@ -19,7 +18,6 @@ from torch.distributed import is_initialized
 from pytest_ddp.protocol.rank_status import (
     CallRecord,
     Calls,
-    Handled,
     PendingOperation,
     Probe,
     RankStatus,
@@ -29,10 +27,11 @@ from pytest_ddp.protocol.rank_status import (
 )
 from pytest_ddp.rank.groups.calls import KEPT, Call, Piece
 from pytest_ddp.rank.groups.default_group import DefaultGroup
-from pytest_ddp.rank.groups.origins import raised_at, stack_of
+from pytest_ddp.rank.groups.origins import stack_of
 from pytest_ddp.rank.groups.side_channel import SideChannel
 from pytest_ddp.rank.groups.wait_timeouts import WaitTimeouts, left_of
-from pytest_ddp.rank.status.phase_stack import PhaseStack, kind_of, message_of
+from pytest_ddp.rank.status.handled import handled_beside, handled_in
+from pytest_ddp.rank.status.phase_stack import PhaseStack
 from pytest_ddp.system import processes
 from pytest_ddp.system.stdlib import os, pickle, threading, time
 
@@ -223,6 +222,10 @@ class StatusReporter:
         self._pace.look(self._group.journal.waiting.get(self._main.ident or 0))
         phase, place, stack = self._lifecycle.look()
         frame, engaged = next(iter(stack), None), self._engaged(stack)
+        threads = self._other_threads()
+        handled = handled_in(self._main.ident or 0)
+        if handled is None and _is_joining(frame):
+            handled = handled_beside(threads, stack)
         del stack  # its frames keep objects of the test alive
         begun, done = self._issued() if self._needs_issued(frame) else ((), ())
         waits = self._waits(frame, begun)
@@ -233,7 +236,7 @@ class StatusReporter:
         counts = self._group.counts()
         moves = (exchanges, *(count.collectives for count in counts))
         blocked = bool(waits) and state != "R"
-        beside = self._other_threads()
+        beside = "; ".join(dict.fromkeys(threads.values()))
         return RankStatus(
             test=probe.test,
             number=probe.number,
@@ -249,9 +252,9 @@ class StatusReporter:
             phase=phase,
             place=place,
             # Also while it is awake: a wait on a FileStore polls its file every 10 ms.
-            engaged="" if blocked else engaged or _for_thread(frame, beside),
+            engaged="" if blocked else engaged or (beside if _is_joining(frame) else ""),
             beside=beside,
-            handled=_handled(self._main.ident or 0),
+            handled=handled,
             backwards=self._lifecycle.backwards - self._backwards,
             in_backward=self._lifecycle.in_backward(),
             dropped=tuple(self._group.dropped()),
@@ -343,15 +346,14 @@ class StatusReporter:
             return "start of the test"
         return self._operation(self._main.ident or 0, stack)
 
-    def _other_threads(self) -> str:
-        """The operations that threads other than the main one wait in."""
-        found = {
-            thread.name: words
+    def _other_threads(self) -> dict[int, str]:
+        """The operations that threads other than the main one wait in, by thread identifier."""
+        return {
+            thread.ident or 0: f"{words} in thread {thread.name}"
             for thread in threading.enumerate()
             if _may_communicate(thread)
             and (words := self._operation(thread.ident or 0, stack_of(thread.ident)))
         }
-        return "; ".join(f"{words} in thread {name}" for name, words in found.items())
 
     def _operation(self, thread: int, stack: Sequence[FrameType]) -> str:
         """The operation that a thread waits in, in words."""
@@ -513,26 +515,9 @@ def _listed(ranks: list[int] | None) -> str:
     return f"ranks {', '.join(map(str, ranks[:_MANY]))}{more}"
 
 
-def _for_thread(frame: FrameType | None, beside: str) -> str:
-    """The other threads' operations, if the main thread sleeps until another thread acts."""
-    return beside if frame is not None and frame.f_code.co_filename.endswith(_JOINING) else ""
-
-
-def _handled(thread: int) -> Handled | None:
-    found: Any = _current_exceptions().get(thread)
-    # Python 3.11 has a tuple as of sys.exc_info() here.
-    error: BaseException | None = found[1] if isinstance(found, tuple) else found
-    # A generator that is being closed handles no error.
-    if error is None or isinstance(error, GeneratorExit):
-        return None
-    if (line := raised_at(error.__traceback__)) is None:
-        return None
-    code, number = line
-    return Handled(
-        kind=kind_of(error),
-        message=message_of(error),
-        place=f"{code.co_filename}:{number} in {code.co_name}",
-    )
+def _is_joining(frame: FrameType | None) -> bool:
+    """Whether the main thread sleeps until another thread acts."""
+    return frame is not None and frame.f_code.co_filename.endswith(_JOINING)
 
 
 def _is_of_distributed(frame: FrameType) -> bool:

@@ -12,8 +12,10 @@ import pytest
 from tests.acceptance.suite import Finished, Suite, flat
 
 SOURCE = """
+    import asyncio
     import contextlib
     import time
+    from concurrent.futures import ThreadPoolExecutor
     from datetime import timedelta
 
     import pytest
@@ -196,8 +198,69 @@ SOURCE = """
         else:
             dist.all_reduce(ones(1))
         dist.barrier()
+
+
+    def reduces_unless_it_fails(rank):
+        if rank == 1:
+            fail()
+        dist.all_reduce(ones(1))
+
+
+    @ddp2
+    def test_raised_from(ddp):
+        try:
+            try:
+                reduces_unless_it_fails(ddp.rank)
+            except ValueError as error:
+                raise RuntimeError("training failed") from error
+        finally:
+            dist.barrier()
+
+
+    @ddp2
+    def test_except_star(ddp):
+        try:
+            reduces_unless_it_fails(ddp.rank)
+        except* ValueError:
+            dist.barrier()
+
+
+    @pytest.mark.ddp(world_size=2, timeout=3)
+    def test_in_a_pools_thread(ddp):
+        def work():
+            with syncing():
+                reduces_unless_it_fails(ddp.rank)
+
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(work).result()
+
+
+    @pytest.mark.ddp(world_size=2, timeout=3)
+    def test_to_thread(ddp):
+        async def work():
+            try:
+                reduces_unless_it_fails(ddp.rank)
+            finally:
+                await asyncio.to_thread(dist.barrier)
+
+        asyncio.run(work())
+
+
+    @ddp2
+    def test_legal_in_threads(ddp):
+        async def work():
+            try:
+                if ddp.rank == 1:
+                    fail()
+            except* ValueError:
+                await asyncio.to_thread(dist.barrier)
+            else:
+                await asyncio.to_thread(dist.barrier)
+
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(asyncio.run, work()).result()
 """
-WORDS = "while handling ValueError: label 17 is out of range (rank 1, test_handled.py:15): "
+WORDS = "while handling ValueError: label 17 is out of range (rank 1, test_handled.py:17): "
 BEGINS = {
     "finally": f"{WORDS}mismatch: rank 0 waits in all_reduce #1",
     "handler": f"{WORDS}mismatch: rank 0 waits in all_reduce #1",
@@ -211,6 +274,11 @@ BEGINS = {
     "all_handle_the_same": "mismatch: rank 0 waits in all_reduce #1",
     "each_handles_another": "while handling KeyError: 0 (rank 0, test_handled.py:",
     "handled_before": "mismatch: rank 0 waits in barrier #1",
+    "raised_from": "while handling RuntimeError: training failed (rank 1, test_handled.py:202), "
+    "raised after ValueError: label 17 is out of range (test_handled.py:17): mismatch: rank 0 ",
+    "except_star": f"{WORDS}mismatch: rank 0 waits in all_reduce #1",
+    "in_a_pools_thread": f"{WORDS}timed out after 3 s: ",
+    "to_thread": f"{WORDS}timed out after 3 s: ",
     "generator_that_is_closed": "mismatch: rank 0 waits in all_reduce #1",
 }
 
@@ -232,7 +300,7 @@ def test_exception_stands_first_where_not_all_ranks_handle_it(handled: Finished,
 def test_exception_of_all_ranks_is_a_note(handled: Finished) -> None:
     text = flat(handled["test_all_handle_the_same"].text)
     assert text.endswith(
-        "all ranks wait in a handler of KeyError: 'optional' (test_handled.py:134) "
+        "all ranks wait in a handler of KeyError: 'optional' (test_handled.py:136) "
         "DDP-003: python -m pytest_ddp explain DDP-003"
     )
 
@@ -244,8 +312,9 @@ def test_exception_stands_before_the_failure_of_its_handler(handled: Finished) -
     assert first.startswith("rank 1 of 2 failed in call: while handling ValueError: label 17")
 
 
-def test_legal_handler_passes(handled: Finished) -> None:
-    assert handled["test_legal"].verdict == "passed", handled["test_legal"].text
+@pytest.mark.parametrize("name", ["test_legal", "test_legal_in_threads"])
+def test_legal_handler_passes(handled: Finished, name: str) -> None:
+    assert handled[name].verdict == "passed", handled[name].text
 
 
 def test_programs_get_it_too(handled: Finished) -> None:

@@ -13,6 +13,7 @@ from tests.unit.standings import standing
 
 FIRST = Handled("ValueError", "label 17", "/src/data.py:7 in read")
 OTHER_LABEL = Handled("ValueError", "label 18", "/src/data.py:7 in read")
+AFTER = Handled("RuntimeError", "training failed", "/src/train.py:3 in run", FIRST)
 SECOND = Handled("OSError", "", "/src/data.py:9 in open")
 CHAIN = """try:
     raise ValueError('label 17')
@@ -30,6 +31,12 @@ def within(rank: int, error: Handled) -> RankOutcome:
     [
         ({0: None, 1: None}, "", ""),
         ({0: None, 1: FIRST}, "while handling ValueError: label 17 (rank 1, /src/data.py:7): ", ""),
+        (
+            {0: None, 1: AFTER},
+            "while handling RuntimeError: training failed (rank 1, /src/train.py:3), "
+            "raised after ValueError: label 17 (/src/data.py:7): ",
+            "",
+        ),
         (
             {0: FIRST, 1: OTHER_LABEL, 2: None},
             "while handling ValueError: label 17 (ranks 0-1, /src/data.py:7): ",
