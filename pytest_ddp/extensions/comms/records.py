@@ -97,7 +97,10 @@ class Communication:
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{name} {n}" for name, n in self.counts().items())
-        return f"<communication: {counts or 'none'}; {size_text(self.bytes)}>"
+        objects = sum(record.bytes is None for record in self)
+        size = "" if 0 < objects == len(self) else size_text(self.bytes)
+        more = f"{objects} of unknown size" if objects else ""
+        return f"<communication: {counts or 'none'}; {' and '.join(filter(None, (size, more)))}>"
 
     def counts(self, *, forms: bool = False) -> dict[str, int]:
         """How many operations, by name; with ``forms`` each form of one by itself."""
@@ -177,7 +180,7 @@ class Communication:
     def table(self) -> str:
         """A row for each kind of operation, for people."""
         rows = Counter(map(_row, self))
-        lines = [(*row, str(n), size_text(size * n)) for (row, size), n in rows.items()]
+        lines = [(*row, str(n), _total(size, n)) for (row, size), n in rows.items()]
         table = [_TITLES, *lines] if lines else []
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         marks = ["* torch asks for something else where tensors are not on a CPU"]
@@ -201,7 +204,7 @@ class Communication:
 _TITLES = ("operation", "group", "dtype", "belongs to", "issued in", "at", "calls", "bytes")
 
 
-def _row(record: Record) -> tuple[tuple[str, ...], int]:
+def _row(record: Record) -> tuple[tuple[str, ...], int | None]:
     name = record.form + ("*" if record.cpu_form else "")
     if record.reduce_op not in (None, "SUM"):
         name += f" {record.reduce_op}"
@@ -212,7 +215,11 @@ def _row(record: Record) -> tuple[tuple[str, ...], int]:
         shortened(record.belongs_to),
         shortened(record.issued_in),
         record.site.rpartition("/")[2] or "-",
-    ), record.bytes or 0
+    ), record.bytes
+
+
+def _total(size: int | None, calls: int) -> str:
+    return "unknown" if size is None else size_text(size * calls)
 
 
 def owner(record: Record) -> str:

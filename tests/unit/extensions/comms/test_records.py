@@ -131,6 +131,19 @@ def test_table() -> None:
     assert summary == "<communication: all_gather 2, all_reduce 1; 48 B>"
 
 
+def test_table_of_objects_has_no_size() -> None:
+    """A pickle's size is unknown; a barrier's is known, and nothing."""
+    objects = replace(GATHER, operation="all_gather_object", form="all_gather_object", bytes=None)
+    barrier = replace(REDUCE, operation="barrier", form="barrier", bytes=0)
+    _, first, second, *_, summary = communication(objects, barrier, objects).table().splitlines()
+    assert first.split()[-2:] == ["2", "unknown"]
+    assert second.split()[-3:] == ["1", "0", "B"]
+    assert summary == "<communication: all_gather_object 2, barrier 1; 0 B and 2 of unknown size>"
+    assert repr(communication(objects)) == (
+        "<communication: all_gather_object 1; 1 of unknown size>"
+    )
+
+
 def test_table_of_nothing() -> None:
     assert communication().table() == "<communication: none; 0 B>"
 
