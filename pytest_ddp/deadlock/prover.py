@@ -357,12 +357,27 @@ class TimeoutSnapshot:
         if self.state == "suspended":
             return "is suspended: a signal such as SIGSTOP has stopped its process"
         if self.state != "silent":
-            return ""
+            return _forked_words(self.now)
         if self.busy is None:
             return "does not answer, as in code that holds the GIL"
         if self.busy:
             return "does not answer: it computes in code that holds the GIL"
         return "does not answer: it sleeps, as in code that holds the GIL"
+
+
+def _forked_words(now: RankStatus | None) -> str:
+    """What processes wait in that the rank has forked."""
+    forked = now.forked if now is not None else ()
+    if not forked:
+        return ""
+    waits = [f"{w.name} waits in {w.operation} at {_shorten_place(w.site)}" for w in forked]
+    shown = waits[:_PROCESSES] + ([f"{len(waits) - _PROCESSES} more"] if waits[_PROCESSES:] else [])
+    why = "a process group does not work in a fork of the process that made it"
+    return f"the forked {', '.join(shown)}: {why}"
+
+
+_PROCESSES = 3
+"""Forked processes that are named."""
 
 
 def _is_waiting(status: RankStatus | None) -> bool:

@@ -156,6 +156,17 @@ class GroupCount:
 
 
 @dataclass(frozen=True)
+class ForkedWait:
+    """A wait on one of a rank's process groups in a process that the rank has forked."""
+
+    name: str
+    """``DataLoader worker 0``, ``process Process-1``."""
+    operation: str
+    site: str
+    """``file:line`` of the user code that called it."""
+
+
+@dataclass(frozen=True)
 class Raised:
     """An exception."""
 
@@ -224,6 +235,7 @@ class RankStatus:
     in_backward: bool = False
     """The main thread is in one of them."""
     dropped: tuple[Dropped, ...] = ()
+    forked: tuple[ForkedWait, ...] = ()
 
 
 @dataclass(frozen=True)

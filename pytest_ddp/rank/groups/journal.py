@@ -33,6 +33,7 @@ from pytest_ddp.rank.groups.calls import (
     dtype_of,
     piece_of,
 )
+from pytest_ddp.rank.groups.forked_waits import ForkedWaits
 from pytest_ddp.rank.groups.message_history import MessageHistory
 from pytest_ddp.rank.groups.origins import called_by_user, user_frame
 from pytest_ddp.system.stdlib import threading, time, zlib
@@ -139,6 +140,7 @@ class CallJournal:
         self._shapes: dict[tuple[Any, ...], _CallShape] = {}
         self.waiting: dict[int, Call] = {}
         """The call that each thread waits for right now, by thread identifier."""
+        self.forked = ForkedWaits(self.made)
         self.failed: set[str] = set()
         """Groups on which a wait ended in an error during this test, for example by a timeout:
         torch does not use their connections again."""
@@ -162,6 +164,7 @@ class CallJournal:
         self.beside = self.has_refused = False
         self._shapes.clear()
         self.failed.clear()
+        self.forked.clear()
         self._before = {name_of(group): self.collectives(group) for group in groups}
 
     def before(self, name: str) -> int:
@@ -249,6 +252,7 @@ class CallJournal:
     def _begin_group(self, name: str) -> None:
         """Forget the earlier group of this name; torch names each group once, when it is made."""
         self.made[name] = time.time_ns()
+        self.forked.inherited.discard(name)
         records: tuple[dict[str, int], ...]
         records = self._before, self._messages, self.what, self.where
         for record in records:
@@ -272,15 +276,14 @@ class CallJournal:
             call = self._by_work.get(work)
             if call is None:
                 return original(work, *args, **kwargs)
-            thread = threading.get_ident()
-            self.waiting[thread] = _limited(call, *args, **kwargs) if args or kwargs else call
+            self._begin_wait(_limited(call, *args, **kwargs) if args or kwargs else call)
             try:
                 return original(work, *args, **kwargs)
             except RuntimeError:
                 self.failed.add(call.group)
                 raise
             finally:
-                self.waiting.pop(thread, None)
+                self._end_wait(call)
                 if call.tag is not None:
                     self.open.close(call)
 
@@ -293,9 +296,8 @@ class CallJournal:
 
         def monitored_barrier(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
             # gloo builds it from messages, and rank 0 has more of them than the others.
-            thread, name = threading.get_ident(), name_of(group)
-            before = self.operations(group)
-            self.waiting[thread] = Call(
+            name, before = name_of(group), self.operations(group)
+            call = Call(
                 group=name,
                 number=0,
                 operation="monitored_barrier",
@@ -306,16 +308,27 @@ class CallJournal:
                 tag=None,
                 site=_site(_calling_frame()),
             )
+            self._begin_wait(call)
             try:
                 return original(group, *args, **kwargs)
             except RuntimeError:
                 self.failed.add(name)
                 raise
             finally:
-                self.waiting.pop(thread, None)
+                self._end_wait(call)
                 self._messages[name] += self.operations(group) - before
 
         group_type.monitored_barrier = monitored_barrier
+
+    def _begin_wait(self, call: Call) -> None:
+        self.waiting[threading.get_ident()] = call
+        if call.group in self.forked.inherited:
+            self.forked.begin(call)
+
+    def _end_wait(self, call: Call) -> None:
+        self.waiting.pop(threading.get_ident(), None)
+        if call.group in self.forked.inherited:
+            self.forked.end()
 
     def _collective(self, operation: str) -> Callable[..., Call]:
         position, pieces = _SAME_SIZE.get(operation), PIECES.get(operation)

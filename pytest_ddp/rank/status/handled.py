@@ -6,8 +6,7 @@ may run in a pool's thread, or be a coroutine that awaits such a thread.
 
 from __future__ import annotations
 
-import gc
-import inspect
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from sys import _current_exceptions
 from types import FrameType
@@ -16,7 +15,7 @@ from typing import Any
 from pytest_ddp.protocol.rank_status import Handled, Raised
 from pytest_ddp.rank.groups.origins import raised_at
 from pytest_ddp.rank.status.phase_stack import kind_of, message_of
-from pytest_ddp.system.stdlib import sys
+from pytest_ddp.system.stdlib import gc, inspect
 
 _DEEPEST = 100
 """Coroutines that await one another that are looked at."""

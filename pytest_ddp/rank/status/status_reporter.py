@@ -258,6 +258,7 @@ class StatusReporter:
             backwards=self._lifecycle.backwards - self._backwards,
             in_backward=self._lifecycle.in_backward(),
             dropped=tuple(self._group.dropped()),
+            forked=self._group.journal.forked.living(),
         )
 
     def calls(self, test: int) -> Calls:
