@@ -93,9 +93,10 @@ def pytest_ddp_findings(item: pytest.Item, sent: Mapping[int, Mapping[str, Any]]
     """Return why a test must not pass that passes on all ranks; None where nothing is found.
 
     Called after an attempt of which :func:`pytest_ddp_test_ended` returned something on any rank.
-    The text becomes that of the failed call; its first line is what the short summary shows. A test
-    that has failed keeps its own text, and a skipped one is skipped. To an ``xfail`` mark the call
-    fails as with :func:`pytest.fail`, which its ``raises`` may exclude.
+    The text becomes that of the failed call, with lines wrapped that are too long; its first line
+    is the verdict, which the short summary and all files show. A test that has failed keeps its own
+    text, and a skipped one is skipped. To an ``xfail`` mark the call fails as with
+    :func:`pytest.fail`, which its ``raises`` may exclude.
 
     :param sent: What each rank has sent, by rank; ranks that died or did not end are missing.
     """

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from _pytest._code.code import ReprEntry, ReprEntryNative, ReprExceptionInfo
@@ -69,6 +69,30 @@ def sentences(*lines: str, width: int = WIDTH) -> ReprEntryNative:
         for line in lines
     )
     return raw("\n".join(wrapped) + "\n")
+
+
+def wrapped(text: str, width: int) -> str:
+    """A text that is laid out, in which only lines that are too long are broken.
+
+    Their other parts are indented as they are; those of an unindented line, a heading, a little.
+    """
+    return "\n".join(itertools.chain.from_iterable(_broken(text, width)))
+
+
+def _broken(text: str, width: int) -> Iterator[list[str]]:
+    for line in text.splitlines():
+        indent = line[: len(line) - len(line.lstrip())] or "  "
+        yield (
+            [line]
+            if len(line) <= width
+            else textwrap.wrap(
+                line,
+                width,
+                subsequent_indent=indent,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        )
 
 
 def raw(text: str) -> ReprEntryNative:

@@ -31,6 +31,7 @@ from pytest_ddp.verdict.representation import (
     raw,
     sentences,
     tail_entries,
+    wrapped,
 )
 
 # ------------------------------------------------------------------
@@ -90,8 +91,8 @@ def represent(failure: Failure, diagnosis: Diagnosis, width: int = WIDTH) -> Rep
 
 
 def _head(failure: Failure, diagnosis: Diagnosis, width: int) -> Entry:
-    if diagnosis.kind is Kind.FINDING:  # its plugin has laid it out
-        return raw(f"{failure.disagreement}\n")
+    if diagnosis.kind is Kind.FINDING:
+        return raw(f"{wrapped(failure.disagreement, width)}\n")
     return sentences(*_headline(failure, diagnosis, width), width=width)
 
 

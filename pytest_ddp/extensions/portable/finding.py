@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pytest_ddp.outcome.outcome import ranks_text
 from pytest_ddp.outcome.stack_dumps import shorten
-
-WIDTH = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +42,17 @@ class Finding:
         return cls(**{**sent, "lines": lines, "ranks": tuple(sent["ranks"])})
 
     def text(self, production: str) -> str:
-        """For people; the first line is the verdict, or begins it if it is long."""
+        """For people; the first line is the verdict. The core wraps lines that are too long."""
         where = f" ({ranks_text(self.ranks)})" if self.ranks else ""
         head = f"not portable to {production}: {self.kind}: {self.what}{where}"
         width = max((len(words) for words, _ in self.lines), default=0)
         places = [f"  {words.ljust(width)}  {shorten(place)}" for words, place in self.lines]
         return "\n".join(
             [
-                _filled(head, ""),
+                head,
                 *(place.rstrip() for place in places),
-                _filled(self.consequence),
-                _filled(f"Fix: {self.fix}"),
+                f"  {self.consequence}",
+                f"  Fix: {self.fix}",
             ]
         )
 
@@ -68,14 +65,3 @@ def merged(by_rank: Mapping[int, Iterable[Finding]]) -> list[Finding]:
             ranks = found.setdefault(dataclasses.replace(finding, ranks=()), [])
             ranks += [rank] if rank not in ranks else []
     return [dataclasses.replace(one, ranks=tuple(sorted(ranks))) for one, ranks in found.items()]
-
-
-def _filled(text: str, first: str = "  ") -> str:
-    return textwrap.fill(
-        text,
-        WIDTH,
-        initial_indent=first,
-        subsequent_indent="  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )

@@ -64,16 +64,21 @@ def pytest_ddp_findings(item: pytest.Item, sent: Mapping[int, Mapping[str, Any]]
     if not by_rank:
         return None
     from pytest_ddp.extensions.portable.judges import findings  # noqa: PLC0415
+    from pytest_ddp.verdict.representation import wrapped  # noqa: PLC0415
 
     found = findings(by_rank)
     fails = item.config.stash[_OPTIONS].severity is Severity.FAIL
     failures = []
     for one in found:
         text = one.text(_production(item))
-        if (fails and not one.is_warning) or not _warn(item, text):
+        if (fails and not one.is_warning) or not _warn(item, wrapped(text, _COLUMNS)):
             failures.append(text)
     more = [f"and {len(failures) - _SHOWN} more"] if len(failures) > _SHOWN else []
     return "\n\n".join([*failures[:_SHOWN], *more]) or None
+
+
+_COLUMNS = 100
+"""Of a warning, which pytest shows as it is."""
 
 
 def _warn(item: pytest.Item, text: str) -> bool:

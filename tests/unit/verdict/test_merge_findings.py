@@ -11,6 +11,7 @@ from pytest_ddp.protocol.messages import EXPECTS_OTHER, Phase
 from pytest_ddp.settings.options import Output
 from pytest_ddp.verdict.diagnosis import Kind, is_doubtful
 from pytest_ddp.verdict.merge import judge
+from pytest_ddp.verdict.representation import WIDTH
 from tests.unit import handmade as made
 from tests.unit.handmade import (
     FAILED,
@@ -36,6 +37,20 @@ def test_a_finding_fails_the_call_and_keeps_its_layout() -> None:
     call = call_of(_found(None, None))
     assert (call.outcome, verdict(call)) == ("failed", "found by a plugin")
     assert call.longreprtext.rstrip() == FOUND
+
+
+def test_long_lines_are_wrapped_on_the_screen_alone() -> None:
+    """The summary, --ddp-report and programs have whole sentences."""
+    verdict_, note = ("a finding " * 12).strip(), ("its reason " * 12).strip()
+    finding = f"{verdict_}\n  {note}\n    at  test_made.py:7"
+    outcome = made.run(made.passing(0), made.passing(1), finding=finding)
+    found = judge(outcome, Output.FAILED)
+    (diagnosis,), call = found.diagnoses, call_of(found.reports)
+    assert (diagnosis.verdict, verdict(call)) == (verdict_, verdict_)
+    assert diagnosis.notes == (note, "at  test_made.py:7")
+    lines = call.longreprtext.rstrip().splitlines()
+    assert max(map(len, lines)) <= WIDTH
+    assert [line[:5] for line in lines] == ["a fin", "  a f", "  its", "  its", "    a"]
 
 
 OF_UNITTEST = made.report(Phase.CALL, "failed", "Failed: Unexpected success")
