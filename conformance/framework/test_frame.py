@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -96,10 +97,10 @@ def raises_mutely(case: Case) -> range:
 
 def test_what_one_rank_raises_fails_all() -> None:
     text = the_verdict(Sampler(raises_on_rank_one), UndecidedError)
-    first, second, *_ = text.splitlines()
-    assert first == "SMP-01 is undecided: raises_on_rank_one could not be judged:"
-    assert second.startswith("  size 1, rank 1: FileNotFoundError: no such shard: 1.tar (")
-    assert "test_frame.py:" in second
+    first, second, *rest = text.splitlines()
+    assert first == "SMP-01 is undecided: raises_on_rank_one raised:"
+    assert second.startswith("  size 1, rank 1: FileNotFoundError: no such shard: 1.tar")
+    assert "test_frame.py:" in f"{second} {rest[0]}"
 
 
 @pytest.mark.parametrize(
@@ -116,6 +117,14 @@ def test_what_one_rank_raises_fails_all() -> None:
 )
 def test_wrong_types_are_undecided(subject: Subject, text: str) -> None:
     assert text in the_verdict(subject, UndecidedError)
+
+
+def test_a_wrong_declaration_is_shown_at_the_users_line() -> None:
+    """A frame of a dataclass's constructor has no source, and ours say nothing to its author."""
+    with pytest.raises(ValueError, match="did you mean 'pads'") as caught:
+        Sampler(strided, traits={"pad"})
+    shown = caught.traceback.filter(caught)
+    assert [entry.path.name for entry in shown] == ["test_frame.py"]
 
 
 @pytest.mark.parametrize("guarantee_id", ["SMP-01", "SMP-02"])
@@ -316,9 +325,19 @@ def test_each_kind_has_at_most_one_check_of_a_guarantee() -> None:
             assert not set(check.kinds) & set(other.kinds)
 
 
+def test_what_repeated_runs_show_twice_is_listed_once() -> None:
+    check = check_of("SMP-01", Sampler(strided))
+    twice = replace(check, find=lambda subject, ranks: [Violation("x"), Violation("x")])
+    found = on_ranks(2, lambda ranks: twice(Sampler(strided), ranks))
+    assert [error.evidence for error in found] == [("x",)] * 2
+
+
 def test_witnesses_are_few_and_counted() -> None:
     assert listing(["a", "b"]) == "  a\n  b"
     assert listing(range(7)).splitlines()[-2:] == ["  4", "  and 2 more"]
+    first, second, *others = listing(["word " * 30, "a\nb"]).splitlines()
+    assert (first[:4], second[:6], others) == ("  wo", "    wo", ["  a", "    b"])
+    assert max(map(len, (first, second))) <= 94
     assert str(Violation("x")) == "x"
     assert str(Violation("x", case="size 3")) == "size 3: x"
     assert ranks_in_words([1]) == "rank 1"

@@ -94,7 +94,9 @@ def test_a_row_names_systems_and_how_many_parts_keep_the_group() -> None:
             judged(guarantee="MET-01", subject="alone"),
         ]
     )
-    assert "SMP sampling  01-02       2      resnet 1 of 2, saliency 1" in texts(run)
+    assert (
+        "SMP sampling  01-02       2      resnet 1 of 2 (1 not, as expected), saliency 1"
+    ) in texts(run)
     assert "MET metrics   01          2      alone" in texts(run)
 
 

@@ -189,7 +189,7 @@ def _stop_if_raised(subject: Subject, case: str, history: Sequence[Record]) -> N
     if raised:
         where = f"{case}, " if case else ""
         lines = [f"{where}rank {record.rank}: {record.error}" for record in raised]
-        raise UndecidedError(f"{subject.name} could not be judged:\n{listing(lines)}", lines)
+        raise UndecidedError(f"{subject.name} raised:\n{listing(lines)}", lines)
 
 
 def describe(error: BaseException) -> str:

@@ -13,7 +13,7 @@ from ddp_conformance.framework import nemesis
 from ddp_conformance.framework.ranks import Ranks, current_ranks
 from ddp_conformance.framework.recording import describe
 from ddp_conformance.framework.subjects import Subject
-from ddp_conformance.framework.verdict import UndecidedError, Violation, broken
+from ddp_conformance.framework.verdict import UndecidedError, Violation, broken, listing
 
 GROUPS = (
     *("sampling", "windows", "writing", "metrics", "callbacks", "lifecycle"),
@@ -103,15 +103,16 @@ class Check:
         _remarks.clear()
         try:
             with nemesis.at_work(self.id, ranks.rank):
-                violations = self.find(subject, ranks)
+                # Runs that are repeated show the same breach again.
+                violations = tuple(dict.fromkeys(self.find(subject, ranks)))
         except UndecidedError as error:
             raise UndecidedError(f"{self.id} is undecided: {error}", error.evidence) from None
         except _OF_WRONG_DATA as error:
             # A judge met data that no component of this kind delivers; all ranks judge the same.
             reason = describe(error)
             raise UndecidedError(
-                f"{self.id} is undecided: what {subject.name} delivered cannot be judged:\n"
-                f"  {reason}",
+                f"{self.id} is undecided: {subject.name} delivered what no {subject.kind} does:\n"
+                f"{listing([reason])}",
                 [reason],
             ) from None
         if violations:

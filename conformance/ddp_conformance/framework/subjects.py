@@ -56,8 +56,19 @@ def _module_in_import() -> str | None:
     return module if module in sys.modules and module != "__main__" else None
 
 
+class _ShownAtTheUsersLine(type):
+    """Raises what is wrong with a subject without our frames, some of which have no source."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        try:
+            return super().__call__(*args, **kwargs)
+        except ValueError as error:
+            raise error.with_traceback(None) from None
+
+
 @dataclass(frozen=True, repr=False)
-class Subject:
+class Subject(metaclass=_ShownAtTheUsersLine):
     """What all kinds have in common. Raises ``ValueError`` for a subject that cannot be used."""
 
     kind: ClassVar[str] = "subject"

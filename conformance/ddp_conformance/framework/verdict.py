@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 EVIDENCE = "conformance evidence"
@@ -12,7 +12,7 @@ EVIDENCE = "conformance evidence"
 WITNESSES = 5
 """Most lines of evidence in a failure text."""
 _WIDTH = 94
-"""Columns of a guarantee in a failure text, of the 100 that pytest's margin takes six of."""
+"""Columns of evidence and of a guarantee in a failure text: pytest's margin takes six of 100."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +53,27 @@ class UndecidedError(EvidenceError):
 
 
 def listing(witnesses: Sequence[object]) -> str:
-    """The first :data:`WITNESSES`, one indented line each, and how many more there are."""
-    lines = [f"  {witness}" for witness in witnesses[:WITNESSES]]
-    if len(witnesses) > WITNESSES:
-        lines.append(f"  and {len(witnesses) - WITNESSES} more")
-    return "\n".join(lines)
+    """What :func:`shown` has of them, indented and wrapped."""
+    return "\n".join(line for text in shown(witnesses) for line in _wrapped(text))
+
+
+def shown(witnesses: Sequence[object]) -> list[str]:
+    """The first :data:`WITNESSES`, and how many more there are."""
+    more = len(witnesses) - WITNESSES
+    return [*map(str, witnesses[:WITNESSES]), *([f"and {more} more"] if more > 0 else [])]
+
+
+def _wrapped(text: str) -> Iterator[str]:
+    """The lines of evidence; where it has several, they are kept."""
+    for number, line in enumerate(text.splitlines()):
+        yield from textwrap.wrap(
+            line,
+            _WIDTH,
+            initial_indent="    " if number else "  ",
+            subsequent_indent="    ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
 
 
 def broken(
@@ -69,7 +85,7 @@ def broken(
     a reader may know, comes last.
     """
     lines = [f"{guarantee} is broken by {part} {ranks}:", listing(violations)]
-    lines += [f"  {note}" for note in notes]
+    lines += [line for note in notes for line in _wrapped(note)]
     lines += textwrap.wrap(f"{guarantee}: {statement}", _WIDTH, subsequent_indent="  ")
     return GuaranteeError("\n".join(lines), violations)
 

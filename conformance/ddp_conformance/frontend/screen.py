@@ -11,7 +11,7 @@ from functools import cache
 from itertools import groupby
 from pathlib import Path
 
-from ddp_conformance.framework.verdict import listing
+from ddp_conformance.framework.verdict import shown
 from ddp_conformance.frontend.report import Fate, Judged, Kill, fate_of, guarantee_of, label
 from ddp_conformance.frontend.table import Verdict, Word, render, summary
 
@@ -64,8 +64,8 @@ def _broken(run: ScreenRun) -> Iterator[str]:
         for one in found:
             ranks = f"{one.world_size} rank{'s' * (one.world_size != 1)}"
             yield from _wrapped(f"{one.word}: {one.subject}, {ranks}", "  ")
-            for line in listing(one.witness or (one.reason,)).splitlines():
-                yield from _wrapped(line.strip(), "    ")
+            for text in shown(one.witness or (one.reason,)):
+                yield from _wrapped(text, "    ")
     for kill in run.kills:
         if kill.word is Word.SURVIVED:
             text = f"SURVIVED: the mutant {kill.mutant} of {kill.guarantee} ({kill.defect})"
@@ -157,25 +157,28 @@ def kept_by(judged: Sequence[Judged]) -> str:
     parts: defaultdict[tuple[str, str], set[Fate]] = defaultdict(set)
     for (_, subject, system), fate in _fates(judged).items():
         parts[system, subject].add(fate)
-    keep = {part: fates == {Fate.KEPT} for part, fates in parts.items()}
-    systems = dict.fromkeys(system for system, _ in sorted(keep) if system)
-    alone = {subject: kept for (system, subject), kept in keep.items() if not system}
+    worst = {part: max(fates, key=[*Fate].index) for part, fates in parts.items()}
+    systems = dict.fromkeys(system for system, _ in sorted(worst) if system)
+    alone = {subject: fate for (system, subject), fate in worst.items() if not system}
     texts = [
-        f"{system} {_count([kept for (own, _), kept in keep.items() if own == system])}"
+        f"{system} {_count([fate for (own, _), fate in worst.items() if own == system])}"
         for system in systems
     ]
-    if 0 < len(alone) <= 3 and all(alone.values()):
+    if 0 < len(alone) <= 3 and {*alone.values()} == {Fate.KEPT}:
         texts += sorted(alone)
     elif alone:
-        texts.append(f"{_count(list(alone.values()))} part{'s' * (len(alone) != 1)}")
+        texts.append(_count(list(alone.values()), f" part{'s' * (len(alone) != 1)}"))
     text = ", ".join(texts)
     if len(text) <= ROOM or not systems:
         return cut(text, ROOM)
-    return f"{_count(list(keep.values()))} parts of {len(systems)} systems"
+    return _count(list(worst.values()), f" parts of {len(systems)} systems")
 
 
-def _count(kept: Sequence[bool]) -> str:
-    return f"{sum(kept)}" if all(kept) else f"{sum(kept)} of {len(kept)}"
+def _count(fates: Sequence[Fate], of: str = "") -> str:
+    """How many keep it; and how many break it as expected, which is no fault."""
+    kept, expected = fates.count(Fate.KEPT), fates.count(Fate.EXPECTED)
+    number = f"{kept}" if kept == len(fates) else f"{kept} of {len(fates)}"
+    return f"{number}{of}{f' ({expected} not, as expected)' if expected else ''}"
 
 
 def _fates(judged: Iterable[Judged]) -> dict[tuple[str, str, str], Fate]:

@@ -19,8 +19,8 @@ def demand_same_calls(subject: Subject, runs: Sequence[Run], guarantee: str) -> 
     found = judge_each(runs, lambda run: judge_same_calls(run.history))
     if found:
         raise UndecidedError(
-            f"{subject.name} could not be judged, because its ranks' collectives differ (see "
-            f"{guarantee}):\n{listing(found)}",
+            f"the ranks of {subject.name} make different collectives (see {guarantee}):\n"
+            f"{listing(found)}",
             found,
         )
 

@@ -136,7 +136,7 @@ def judged(
         seen = [replace(violation, case=run.case.label) for violation in look(run.history)]
         if not seen and not came_through(run.history):
             ends = "; ".join(words_of(end) for end in in_order(run.history) if not end.returned)
-            raise UndecidedError(f"{subject.name} could not be judged: {ends}")
+            raise UndecidedError(f"{subject.name} broke off: {ends}")
         found += seen
     return found
 

@@ -83,7 +83,7 @@ EVIDENCE = {
         "SMP-01: In one epoch every sample MUST be delivered by at least one rank",
     ),
     "test_plain[ws2-broken-SMP-01]": (
-        "SMP-01 is undecided: broken could not be judged:",
+        "SMP-01 is undecided: broken raised:",
         "size 1, rank 0: LookupError: rank 0 has no shard (",
     ),
     "test_expected[ws2-frozen-SMP-02]": (
