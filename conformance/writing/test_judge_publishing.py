@@ -46,8 +46,15 @@ def test_what_was_half_there_is_named_once_for_each_record() -> None:
     history = [Glimpse(0, 1, -1, "ValueError: x", "save.py:3"), Glimpse(0, 1, -1), Glimpse(0, 0, 2)]
     assert [str(violation) for violation in judge.judge_atomic(history)] == [
         "while rank 0 makes record 1, after save.py:3: the files cannot be read: ValueError: x",
-        "while rank 0 makes record 0: the last record is record 2",
+        "while rank 0 makes record 0: the last record is 2",
     ]
+
+
+def test_files_without_a_record_are_not_said_to_have_a_last_one() -> None:
+    (violation,) = judge.judge_atomic([Glimpse(0, 2, -1, "", "save.py:3")])
+    assert str(violation) == (
+        "while rank 0 makes record 2, after save.py:3: no record can be read, not even 1"
+    )
 
 
 def saw(rank: int, last: int, problem: str = "") -> Saw:

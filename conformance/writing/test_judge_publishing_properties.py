@@ -76,8 +76,9 @@ def test_any_moment_in_which_the_files_are_not_whole_is_named(
     place = data.draw(st.integers(0, len(history)))
     rank = data.draw(st.integers(0, world_size - 1))
     where = f"while rank {rank} makes record {record}, after {after}: "
+    lacking = "the last record is " if last >= 0 else "no record can be read, not even "
     for glimpse, expected in (
-        (Glimpse(rank, record, last, "", after), "the last record is "),
+        (Glimpse(rank, record, last, "", after), lacking),
         (Glimpse(rank, record, record, "EOFError: x", after), "the files cannot be read: EOF"),
     ):
         (text,) = texts(judge.judge_atomic([*history[:place], glimpse, *history[place:]]))

@@ -52,9 +52,11 @@ def judge_atomic(history: History) -> tuple[Violation, ...]:
 def _unfit(glimpse: Glimpse) -> str:
     if glimpse.problem:
         return f"the files cannot be read: {glimpse.problem}"
-    if glimpse.last not in (glimpse.number - 1, glimpse.number):
-        return f"the last record is {_record(glimpse.last)}"
-    return ""
+    if glimpse.last in (glimpse.number - 1, glimpse.number):
+        return ""
+    if glimpse.last < 0:
+        return f"no record can be read, not even {glimpse.number - 1}"
+    return f"the last record is {glimpse.last}"
 
 
 def judge_in_time(history: History, number: int, world_size: int) -> tuple[Violation, ...]:
