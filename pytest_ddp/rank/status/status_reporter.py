@@ -337,10 +337,11 @@ class StatusReporter:
                 for wait in begun
                 if (wait.group, wait.number) == (call.group, number)
             )
-        if _is_in_engine(frame):
-            by_cpp = {(wait.group, wait.number) for wait in begun} - self._called_from_python()
-            return tuple(wait for wait in begun if (wait.group, wait.number) in by_cpp)
-        return ()
+        return self._issued_by_cpp(begun) if _is_in_engine(frame) else ()
+
+    def _issued_by_cpp(self, begun: tuple[PendingOperation, ...]) -> tuple[PendingOperation, ...]:
+        from_python = self._called_from_python()
+        return tuple(wait for wait in begun if (wait.group, wait.number) not in from_python)
 
     def _engaged(self, stack: Sequence[FrameType]) -> str:
         if self._at_start:
@@ -352,9 +353,21 @@ class StatusReporter:
         return {
             thread.ident or 0: f"{words} in thread {thread.name}"
             for thread in threading.enumerate()
-            if _may_communicate(thread)
-            and (words := self._operation(thread.ident or 0, stack_of(thread.ident)))
+            if _may_communicate(thread) and (words := self._operation_of(thread))
         }
+
+    def _operation_of(self, thread: threading.Thread) -> str:
+        """The operation that another thread waits in, in words; also in its backward pass."""
+        stack = stack_of(thread.ident)
+        words = self._operation(thread.ident or 0, stack)
+        is_in_engine = _is_in_engine(next(iter(stack), None))
+        if words or not is_in_engine or _activity(thread.native_id)[0] == "R":
+            return words
+        begun, _ = self._issued()
+        return ", ".join(
+            f"{wait.operation} #{wait.number} of {group_words(wait.group, wait.members)}"
+            for wait in self._issued_by_cpp(begun)
+        )
 
     def _operation(self, thread: int, stack: Sequence[FrameType]) -> str:
         """The operation that a thread waits in, in words."""
@@ -525,11 +538,11 @@ def _is_of_distributed(frame: FrameType) -> bool:
     return "torch/distributed/" in frame.f_code.co_filename
 
 
-def _activity() -> tuple[str, str]:
-    """State letter of the main thread, and its processor time."""
+def _activity(thread: int | None = None) -> tuple[str, str]:
+    """State letter of a thread, by default of the main one, and its processor time."""
     pid = os.getpid()  # also the thread id of the main thread, even after a fork
     try:
-        stat = processes.read(f"/proc/{pid}/task/{pid}/stat").decode(errors="replace")
+        stat = processes.read(f"/proc/{pid}/task/{thread or pid}/stat").decode(errors="replace")
     except OSError:
         return "R", ""
     fields = stat.rpartition(")")[2].split()

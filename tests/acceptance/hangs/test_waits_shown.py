@@ -18,6 +18,7 @@ SOURCE = """
     import pytest
     import torch
     import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
 
     ddp2 = pytest.mark.ddp(world_size=2, timeout=3)
     ones = torch.ones
@@ -64,6 +65,16 @@ SOURCE = """
             time.sleep(FOR_EVER)
         else:
             dist.barrier()
+
+
+    @ddp2
+    def test_backward_in_a_thread(ddp):
+        model = DistributedDataParallel(torch.nn.Linear(2, 1))
+        if ddp.rank == 0:
+            with ThreadPoolExecutor(1, "trainer") as pool:
+                pool.submit(lambda: model(ones(1, 2)).sum().backward()).result()
+        else:
+            time.sleep(FOR_EVER)
 
 
     @ddp2
@@ -120,6 +131,7 @@ WAITS = {
     "exchange_to_thread": ("waits", "ddp.barrier #1 in thread asyncio_0"),
     "executor": ("waits", "all_reduce #1 of the default group in thread loader_0"),
     "thread_of_a_rank_that_sleeps": ("runs", "recv from rank 1 (tag 5) in thread fetcher"),
+    "backward_in_a_thread": ("waits", "all_reduce #4 of the default group in thread trainer_0"),
     "groups_in_unlike_orders": ("waits", "new_group #1 (ranks 0, 1)"),
     "send": ("waits", "send to rank 1 (tag 3)"),
     "begun_sends": ("waits", "send to rank 1 (tag 0)"),
@@ -127,13 +139,17 @@ WAITS = {
 }
 """State of rank 0 and what it waits in."""
 
-SLEEPERS = ("to_thread", "exchange_to_thread", "executor", "send", "receive_from_anybody")
+SLEEPERS = (
+    *("to_thread", "exchange_to_thread", "executor", "backward_in_a_thread"),
+    *("send", "receive_from_anybody"),
+)
 """Tests in which rank 1 sleeps, so that it is the cause."""
 
 THREADS = {
     "to_thread": "distributed_c10d.py",
     "exchange_to_thread": "pytest_ddp/fixture.py",
     "executor": "distributed_c10d.py",
+    "backward_in_a_thread": "torch/autograd/graph.py",
     "thread_of_a_rank_that_sleeps": "in <lambda>",
 }
 
