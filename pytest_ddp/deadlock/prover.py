@@ -14,9 +14,15 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_ddp.outcome.outcome import Expiry, Hang, RankLine, RootCause
+from pytest_ddp.outcome.outcome import Expiry, Hang, RankLine, RootCause, ranks_text
 from pytest_ddp.outcome.stack_dumps import shorten
-from pytest_ddp.protocol.rank_status import SIDE_CHANNEL, PendingOperation, RankStatus, group_words
+from pytest_ddp.protocol.rank_status import (
+    NEW_GROUP,
+    SIDE_CHANNEL,
+    PendingOperation,
+    RankStatus,
+    group_words,
+)
 
 # ------------------------------------------------------------------
 # Which ranks are the root cause, if ranks did different things at the same place. Pure.
@@ -393,9 +399,27 @@ def diagnose_timeout(looks: Sequence[TimeoutSnapshot]) -> Expiry:
     others = tuple(sorted(rank for ranks in by_state.values() for rank in ranks))
     # If all that have not ended wait for peers, the minority is the cause.
     cause = RootCause(others) if others else minority([waits, ended], len(looks))
+    makes_groups = any(_makes_group(look.now) for look in looks)
+    remarks = {look.rank: look.remark or (makes_groups and _made_words(look)) for look in looks}
     return Expiry(
         culprits=cause.ranks,
         unknown=cause.unknown,
         table=tuple(table_row(look.rank, look.state, look.now or look.last) for look in looks),
-        remarks={look.rank: look.remark for look in looks if look.remark},
+        remarks={rank: words for rank, words in remarks.items() if words},
     )
+
+
+def _makes_group(status: RankStatus | None) -> bool:
+    return status is not None and status.engaged.startswith(NEW_GROUP)
+
+
+def _made_words(look: TimeoutSnapshot) -> str:
+    """The groups that a rank has made, as ranks may have made them in unlike orders."""
+    now = look.now or look.last
+    made = now.new_groups if now is not None else ()
+    listed = ", ".join(f"#{one.number} ({ranks_text(one.members)})" for one in made[-_GROUPS:])
+    return f"has made {NEW_GROUP} {'..., ' * (len(made) > _GROUPS)}{listed}" if made else ""
+
+
+_GROUPS = 8
+"""Groups that are listed, the last ones."""

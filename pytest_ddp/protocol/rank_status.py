@@ -155,6 +155,19 @@ class GroupCount:
     """A wait on the group ended in an error, for example by a timeout."""
 
 
+NEW_GROUP = "new_group"
+"""Begin of :attr:`RankStatus.engaged` for a rank that makes a group."""
+
+
+@dataclass(frozen=True)
+class NewGroup:
+    """A process group that a test has made, on a rank that is a member."""
+
+    number: int
+    """Among those of the test on that rank, also those of which it is no member, from 1."""
+    members: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class ForkedWait:
     """A wait on one of a rank's process groups in a process that the rank has forked."""
@@ -236,6 +249,7 @@ class RankStatus:
     """The main thread is in one of them."""
     dropped: tuple[Dropped, ...] = ()
     forked: tuple[ForkedWait, ...] = ()
+    new_groups: tuple[NewGroup, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from pytest_ddp.protocol.rank_status import (
     GroupCount,
     MessageCounts,
     MessageShape,
+    NewGroup,
     Traffic,
 )
 from pytest_ddp.rank.groups import backends, torch_state
@@ -351,6 +352,14 @@ class DefaultGroup:
     def numbered(self) -> int:
         """How many groups torch has counted in this test, including those of other ranks."""
         return _numbered() - self._numbered
+
+    def new_groups(self) -> Iterator[NewGroup]:
+        """The groups of this rank that the test has made, numbered as :meth:`numbered` does."""
+        for count in self.counts():
+            if count.name.isdecimal() and count.name in self.journal.asked_for:
+                number = int(count.name) + 1 - self._numbered
+                if number > 0 and count.name != "0":
+                    yield NewGroup(number, count.members)
 
     def doubt(self, *, held: bool) -> str | None:
         """Why the next test must not reuse the default group; None if it may.

@@ -16,6 +16,7 @@ from torch._C import _distributed_c10d
 from torch.distributed import is_initialized
 
 from pytest_ddp.protocol.rank_status import (
+    NEW_GROUP,
     CallRecord,
     Calls,
     PendingOperation,
@@ -258,6 +259,7 @@ class StatusReporter:
             backwards=self._lifecycle.backwards - self._backwards,
             in_backward=self._lifecycle.in_backward(),
             dropped=tuple(self._group.dropped()),
+            new_groups=tuple(self._group.new_groups()),
             forked=self._group.journal.forked.living(),
         )
 
@@ -390,7 +392,7 @@ class StatusReporter:
         if called is None:
             return ""
         name = called.f_code.co_name
-        if name != "new_group":
+        if name != NEW_GROUP:
             return name
         # Ranks that make groups in different orders wait for each other in the same line.
         number = self._group.numbered()

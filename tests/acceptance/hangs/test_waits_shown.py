@@ -84,6 +84,12 @@ SOURCE = """
 
 
     @ddp2
+    def test_other_groups(ddp):
+        for ranks in ([0, 1],) if ddp.rank == 0 else ([0], [1]):
+            dist.new_group(ranks)
+
+
+    @ddp2
     def test_send(ddp):
         if ddp.rank == 0:
             dist.send(ones(10**7), 1, tag=3)
@@ -184,6 +190,13 @@ def test_other_rank_shows_its_own_groups_and_peers(told: dict[str, Any]) -> None
     groups, sends = (told[name]["ranks"][1] for name in ("groups_in_unlike_orders", "begun_sends"))
     assert groups["collective"] == "new_group #2 (ranks 0, 1)"
     assert sends["collective"] == "send to rank 0 (tag 0)"
+
+
+def test_groups_of_a_rank_that_has_ended_are_shown(finished: Finished) -> None:
+    text = flat(finished["test_other_groups"].text)
+    assert "rank 0 waits call: new_group new_group #1 (ranks 0, 1)" in text
+    assert "rank 1 ended rank 1: has made new_group #2 (rank 1)" in text
+    assert "has made new_group" not in flat(finished["test_send"].text)
 
 
 @pytest.mark.parametrize("name", THREADS)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_ddp.deadlock.prover import TimeoutSnapshot, diagnose_timeout
+from pytest_ddp.protocol.rank_status import NewGroup
 from tests.unit import handmade as made
 from tests.unit.handmade import stopped, text
 from tests.unit.standings import collective, receive, standing
@@ -40,6 +41,19 @@ def test_rank_that_does_not_wait_is_the_cause(other: TimeoutSnapshot, state: str
     assert expiry.culprits == (1,)
     assert [line.state for line in expiry.table] == ["waits", state, "waits", "ended"]
     assert expiry.table[2].collective == "send"
+
+
+def test_groups_that_ranks_have_made_are_shown_beside_one_that_is_being_made() -> None:
+    """Also those of ranks that have ended; and no group in a timeout of another kind."""
+    first = standing(new_groups=(NewGroup(1, (0, 1)), NewGroup(3, (0, 2, 3))))
+    makes = standing(engaged="new_group #1 (ranks 1, 2)")
+    expiry = diagnose_timeout([look(0, first, ended=True), look(1, makes), look(2, RUNS)])
+    assert expiry.remarks == {0: "has made new_group #1 (ranks 0-1), #3 (ranks 0, 2-3)"}
+    assert diagnose_timeout([look(0, first, ended=True), look(1, SENDS)]).remarks == {}
+    many = standing(new_groups=tuple(NewGroup(n, (0,)) for n in range(1, 20)))
+    words = diagnose_timeout([look(0, many), look(1, makes)]).remarks[0]
+    assert words.startswith("has made new_group ..., #12 (rank 0), ")
+    assert words.endswith("#19 (rank 0)")
 
 
 def test_wait_that_has_gone_on_to_the_next_one_is_a_wait() -> None:
