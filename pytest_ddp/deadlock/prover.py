@@ -363,12 +363,21 @@ class TimeoutSnapshot:
         if self.state == "suspended":
             return "is suspended: a signal such as SIGSTOP has stopped its process"
         if self.state != "silent":
-            return _forked_words(self.now)
+            return _missing_store_words(self.now) or _forked_words(self.now)
         if self.busy is None:
             return "does not answer, as in code that holds the GIL"
         if self.busy:
             return "does not answer: it computes in code that holds the GIL"
         return "does not answer: it sleeps, as in code that holds the GIL"
+
+
+def _missing_store_words(now: RankStatus | None) -> str:
+    if now is None or not now.missing_store:
+        return ""
+    return (
+        f"has found no store at {now.missing_store}: TORCHELASTIC_USE_AGENT_STORE makes all ranks "
+        "clients, as under torchrun; use env://, or delete the variable so that rank 0 serves it"
+    )
 
 
 def _forked_words(now: RankStatus | None) -> str:

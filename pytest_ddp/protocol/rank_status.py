@@ -250,6 +250,9 @@ class RankStatus:
     dropped: tuple[Dropped, ...] = ()
     forked: tuple[ForkedWait, ...] = ()
     new_groups: tuple[NewGroup, ...] = ()
+    missing_store: str = ""
+    """``host:port`` of a store that it has not reached, where torchrun's variables make all ranks
+    clients."""
 
 
 @dataclass(frozen=True)

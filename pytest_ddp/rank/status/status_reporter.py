@@ -223,6 +223,7 @@ class StatusReporter:
         self._pace.look(self._group.journal.waiting.get(self._main.ident or 0))
         phase, place, stack = self._lifecycle.look()
         frame, engaged = next(iter(stack), None), self._engaged(stack)
+        missing_store = _missing_store(stack)
         threads = self._other_threads()
         handled = handled_in(self._main.ident or 0)
         if handled is None and _is_joining(frame):
@@ -260,6 +261,7 @@ class StatusReporter:
             in_backward=self._lifecycle.in_backward(),
             dropped=tuple(self._group.dropped()),
             new_groups=tuple(self._group.new_groups()),
+            missing_store=missing_store,
             forked=self._group.journal.forked.living(),
         )
 
@@ -516,12 +518,28 @@ def _is_in_engine(frame: FrameType | None) -> bool:
 def _outermost_call(stack: Sequence[FrameType]) -> FrameType | None:
     """The called function of torch.distributed, if its wait is in C++."""
     called: FrameType | None = None
-    if not stack or not stack[0].f_code.co_filename.endswith(_WAITING):
+    below = [*itertools.dropwhile(_is_of_groups, stack)]
+    if not below or not below[0].f_code.co_filename.endswith(_WAITING):
         return None
-    for frame in itertools.takewhile(_is_of_distributed, stack):
+    for frame in itertools.takewhile(_is_of_distributed, below):
         # Skip the wrapper that logs the call.
         called = called if frame.f_code.co_name == "wrapper" else frame
     return called
+
+
+def _missing_store(stack: Sequence[FrameType]) -> str:
+    """``host:port`` to which ``tcp://`` leads all ranks as clients, so that no rank serves it."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True):
+        return ""
+    frame = next(itertools.dropwhile(_is_of_groups, stack), None)
+    if frame is None or frame.f_code.co_name != "_create_c10d_store":
+        return ""
+    return "{hostname}:{port}".format_map(frame.f_locals)
+
+
+def _is_of_groups(frame: FrameType) -> bool:
+    """Whether a frame is a wrapper of ours between torch's Python and C++."""
+    return "/pytest_ddp/rank/groups/" in frame.f_code.co_filename
 
 
 def _listed(ranks: list[int] | None) -> str:

@@ -11,6 +11,7 @@ from tests.acceptance.suite import Finished, Suite, flat
 
 SOURCE = """
     import asyncio
+    import socket
     import threading
     import time
     from concurrent.futures import ThreadPoolExecutor
@@ -89,6 +90,29 @@ SOURCE = """
             dist.new_group(ranks)
 
 
+    def meet(ddp):
+        url = f"tcp://127.0.0.1:{ddp.gather(free_port())[0]}"
+        dist.init_process_group("gloo", init_method=url, rank=ddp.rank, world_size=2)
+        dist.all_reduce(ones(1))
+
+
+    def free_port():
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            return free.getsockname()[1]
+
+
+    @pytest.mark.ddp(world_size=2, timeout=3, init=False)
+    def test_tcp_as_under_torchrun(ddp):
+        meet(ddp)
+
+
+    @pytest.mark.ddp(world_size=2, timeout=30, init=False)
+    def test_tcp_served_by_rank_0(ddp, monkeypatch):
+        monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE")
+        meet(ddp)
+
+
     @ddp2
     def test_send(ddp):
         if ddp.rank == 0:
@@ -139,6 +163,7 @@ WAITS = {
     "thread_of_a_rank_that_sleeps": ("runs", "recv from rank 1 (tag 5) in thread fetcher"),
     "backward_in_a_thread": ("waits", "all_reduce #4 of the default group in thread trainer_0"),
     "groups_in_unlike_orders": ("waits", "new_group #1 (ranks 0, 1)"),
+    "tcp_as_under_torchrun": ("waits", "init_process_group"),
     "send": ("waits", "send to rank 1 (tag 3)"),
     "begun_sends": ("waits", "send to rank 1 (tag 0)"),
     "receive_from_anybody": ("waits", "recv from any rank (tag 0)"),
@@ -197,6 +222,13 @@ def test_groups_of_a_rank_that_has_ended_are_shown(finished: Finished) -> None:
     assert "rank 0 waits call: new_group new_group #1 (ranks 0, 1)" in text
     assert "rank 1 ended rank 1: has made new_group #2 (rank 1)" in text
     assert "has made new_group" not in flat(finished["test_send"].text)
+
+
+def test_store_that_no_rank_serves_is_named(finished: Finished) -> None:
+    text = flat(finished["test_tcp_as_under_torchrun"].text)
+    assert "ranks 0-1: has found no store at 127.0.0.1:" in text
+    assert "TORCHELASTIC_USE_AGENT_STORE makes all ranks clients, as under torchrun" in text
+    assert finished["test_tcp_served_by_rank_0"].verdict == "passed"
 
 
 @pytest.mark.parametrize("name", THREADS)
