@@ -45,10 +45,11 @@ def _handled(error: BaseException | None) -> Handled | None:
     # A generator that is being closed handles no error.
     if error is None or isinstance(error, GeneratorExit):
         return None
-    own, *before = list(_chain(error)) or [None]
-    if own is None:
+    chain = list(_chain(error))
+    if not chain:
         return None
-    return Handled(own.kind, own.message, own.place, before[-1] if before else None)
+    own = chain[0]
+    return Handled(own.kind, own.message, own.place, chain[-1] if len(chain) > 1 else None)
 
 
 def _chain(error: BaseException) -> Iterator[Raised]:

@@ -50,8 +50,12 @@ def waits(made: dict[str, int]) -> ForkedWaits:
 
 
 def test_wait_is_seen_until_it_ends_or_its_process_does(waits: ForkedWaits) -> None:
+    def begins_and_ends() -> None:
+        waits.begin(call("barrier"))
+        waits.end()
+
     begins = Child(lambda: waits.begin(call()))
-    ends = Child(lambda: (waits.begin(call("barrier")), waits.end()))
+    ends = Child(begins_and_ends)
     seen = ForkedWait(f"process {begins.pid}", "all_reduce", f"{__file__}:7")
     assert waits.living() == (seen,)
     ends.end()

@@ -37,7 +37,7 @@ def in_a_handler(look: Look) -> None:
         try:
             fail()
         finally:
-            {}["label"]
+            dict[str, int]()["label"]
     except KeyError:
         look()
 
