@@ -1,11 +1,12 @@
 """Prove that a test can never end, from the status of its ranks. Pure.
 
-A rank that waits in a collective needs every member of the group. A rank that waits in an operation
-of the ``ddp`` fixture needs every rank of the test. The proof is a set of ranks that all sleep in a
-wait, where each needs a member that has ended without getting there, or a member with a
-contradicting collective at the same place, or a member of the set itself. A rank that computes,
-sleeps or reads data is in no such set. A rank whose wait ends by a timeout in time is not either:
-a slow rank is never accused.
+A rank that waits in a collective needs those members of the group without which it cannot end
+(:mod:`pytest_ddp.deadlock.dependence`). A rank that waits in an operation of the ``ddp`` fixture
+needs every rank of the test. The proof is a set of ranks that all sleep in a wait, where each needs
+a member that has ended without getting there, or a member with a contradicting collective at the
+same place, or a member of the set itself. Where it is not known which members a wait needs, all
+others must have ended or be in the set. A rank that computes, sleeps or reads data is in no such
+set. A rank whose wait ends by a timeout in time is not either: a slow rank is never accused.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_ddp.deadlock.dependence import dependence
 from pytest_ddp.outcome.outcome import Expiry, Hang, RankLine, RootCause, ranks_text
 from pytest_ddp.outcome.stack_dumps import shorten
 from pytest_ddp.protocol.rank_status import (
@@ -81,6 +83,8 @@ class Need:
     other: int
     contradiction: str
     """How the other rank's collective at the same place differs, in a word; or empty."""
+    is_sure: bool
+    """Whether the wait cannot end without the other rank, or only perhaps."""
 
 
 def prove(probed: Mapping[int, ProbedRank], left: float = -math.inf) -> Hang | None:
@@ -126,33 +130,31 @@ def _hopeless(
 
 
 def _is_in_vain(need: Need, stuck: dict[int, list[Need]], probed: Mapping[int, ProbedRank]) -> bool:
-    if need.contradiction:
-        # In the same operation, messages of unequal size may still end the wait, with garbage.
-        others = (need.other,) if need.contradiction == "operation" else need.wait.members
-        return all(rank in stuck or (rank in probed and probed[rank].ended) for rank in others)
-    other = probed[need.other]
-    return other.ended or (need.other in stuck and other.now.alone)
+    def is_lost(rank: int, *, silent: bool) -> bool:
+        if rank in stuck:
+            # Another thread of a rank may do its part, but does not undo a contradicting one.
+            return not silent or probed[rank].now.alone
+        return rank in probed and probed[rank].ended
+
+    # In the same operation, messages of unequal size may still end the wait, with garbage.
+    if need.is_sure and need.contradiction in ("", "operation"):
+        return is_lost(need.other, silent=not need.contradiction)
+    others = (member for member in need.wait.members if member != need.rank)
+    return all(is_lost(other, silent=not need.contradiction) for other in others)
 
 
 def _needs(rank: int, probed: Mapping[int, ProbedRank]) -> Iterator[Need]:
-    """The ranks that a rank needs."""
+    """The ranks that a rank needs: those that have not done their part, or another one."""
     for wait in probed[rank].now.waits:
-        found = _lacking(wait, rank, probed)
-        yield from (Need(rank, wait, *other) for other in found if other[0] != rank)
-
-
-def _lacking(
-    wait: PendingOperation, rank: int, probed: Mapping[int, ProbedRank]
-) -> Iterator[tuple[int, str]]:
-    """Ranks that have not done their part, or another one, with the contradiction."""
-    if wait.group == SIDE_CHANNEL and not _is_unanswered(wait, probed):
-        return
-    for other in wait.members if wait.peer is None else (wait.peer,):
-        if other not in probed:
+        if wait.group == SIDE_CHANNEL and not _is_unanswered(wait, probed):
             continue
-        contradiction = _contradiction(wait, _counterpart(wait, probed[other].now))
-        if contradiction or not _has_reached(wait, rank, probed[other].now):
-            yield other, contradiction
+        needed = dependence(wait, rank)
+        for other in needed.ranks:
+            if other not in probed:
+                continue
+            contradiction = _contradiction(wait, _counterpart(wait, probed[other].now))
+            if contradiction or not _has_reached(wait, rank, probed[other].now):
+                yield Need(rank, wait, other, contradiction, needed.on_each)
 
 
 def _is_unanswered(wait: PendingOperation, probed: Mapping[int, ProbedRank]) -> bool:

@@ -420,7 +420,9 @@ class StatusReporter:
             return (), self._done
         recorded = self._group.journal.is_recorded
         members = {count.name: count.members for count in counts if recorded(count.name)}
-        calls = {(call.group, call.number): call for call in list(self._group.journal.calls)}
+        journal = self._group.journal
+        python = (*list(journal.forms), *list(journal.calls))
+        calls = {(call.group, call.number): call for call in python}
         entries = [entry for entry in self._records() if entry["process_group"][0] in members]
         retired: dict[str, deque[dict[str, Any]]] = {}
         for entry in entries:

@@ -109,7 +109,8 @@ SOURCE = """
 
 VERDICTS = {
     "fsdp_state_dict": "deadlock: rank 0 waits in all_gather #1 of the default group, rank 1 has",
-    "fully_shard_state_dict": "deadlock: rank 0 waits in all_gather #1 of the default group, rank",
+    "fully_shard_state_dict": "deadlock: rank 0 waits in all_gather_into_tensor #1 of the default "
+    "group, rank 1 has ended",
     "first_forward_skipped": "deadlock: rank 0 waits in all_reduce #",
     "second_forward_skipped": "deadlock: rank 0 waits in broadcast #",
     "third_forward_skipped": "mismatch: rank 0 waits in all_reduce #",

@@ -112,7 +112,7 @@ def test_no_rank_is_named_where_collectives_disagree() -> None:
 
 def test_rank_that_computes_is_not_of_the_majority() -> None:
     usual, late = reduces(), running(count(0, *ALL))
-    assert cause(usual, usual, reduces(operation="broadcast"), late) == ()
+    assert cause(usual, usual, reduces(operation="broadcast", root=0), late) == ()
 
 
 # ------------------------------------------------------------------ of a comparison
