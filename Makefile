@@ -1,6 +1,6 @@
 # `make conformance` and `make test` are the commands of the README. They create .venv on first use,
 # and need only python3, make and git.
-.PHONY: conformance kill-matrix chance test test-all tests quick quick-tests types soak chaos fidelity habits ecosystem zoo gpu benchmark versions release docs clean
+.PHONY: conformance kill-matrix chance test test-all tests quick quick-tests types soak chaos random-programs fidelity habits ecosystem zoo gpu benchmark versions release docs clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -92,6 +92,14 @@ chaos: SEED = 0
 chaos: $(READY)
 	timeout -k 10 $$(($(SECONDS) + 600)) \
 	  $(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed $(SEED) </dev/null
+
+# Random programs of collectives and messages, on gloo alone and under the plugin: no program that
+# ends may be called a hang, and each planted hang must be proved.
+random-programs: COUNT = 2000
+random-programs: SEED = 0
+random-programs: $(READY)
+	timeout -k 10 $$(($(COUNT) * 4 + 600)) \
+	  $(BIN)/python -m tests.random_programs --first $(SEED) --count $(COUNT) </dev/null
 
 # Tests on this machine's GPUs, and with gloo on the CPU; the report can be attached to an issue.
 gpu: LIMIT = 3600

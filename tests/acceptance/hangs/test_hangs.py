@@ -26,6 +26,12 @@ PRELUDE = """
 
     def ones(*shape):
         return torch.ones(*shape)
+
+
+    def rooted(operation, rank):
+        several = [ones(4) for _ in range(3)] if rank == 0 else None
+        tensors = (several,) if operation in ("scatter", "gather") else ()
+        getattr(dist, operation)(ones(4), *tensors, 0)
 """
 
 HANGS = (
@@ -97,6 +103,25 @@ HANGS = (
             time.sleep(1.5)
 
 
+    @ddp3
+    @pytest.mark.parametrize("operation", ["broadcast", "scatter", "gather", "reduce"])
+    def test_root_waits_for_what_a_receiver_sends_later(ddp, operation):
+        if ddp.rank == 0:
+            dist.recv(ones(1), src=1)
+        rooted(operation, ddp.rank)
+        if ddp.rank == 1:
+            dist.send(ones(1), dst=0)
+
+
+    @ddp3
+    def test_rank_of_a_ring_waits_for_its_neighbour(ddp):
+        if ddp.rank == 2:
+            dist.recv(ones(1), src=1)
+        rooted("reduce", ddp.rank)
+        if ddp.rank == 1:
+            dist.send(ones(1), dst=2)
+
+
     @ddp2
     def test_backward_on_one_rank(ddp):
         model = DistributedDataParallel(torch.nn.Linear(2, 2))
@@ -146,6 +171,13 @@ VERDICTS = {
     "crossed_subgroups": "deadlock: rank 0 waits in all_reduce #1 of the group of ranks 0, 1",
     "mismatch_in_subgroup": "mismatch: rank 0 waits in all_reduce #1 of the group of ranks 0, 1, "
     "rank 1 in barrier #1",
+    **{
+        f"root_waits_for_what_a_receiver_sends_later[{operation}]": "deadlock: rank 0 waits in "
+        f"recv #1 from rank 1 (tag 0), rank 1 in {operation} #1 of the default group"
+        for operation in ("broadcast", "scatter", "gather", "reduce")
+    },
+    "rank_of_a_ring_waits_for_its_neighbour": "deadlock: rank 0 waits in reduce #1 of the default "
+    "group, rank 2 in recv #1 from rank 1 (tag 0)",
     "backward_on_one_rank": "deadlock: rank 0 waits in ",
     "extra_metric": "deadlock: rank 0 waits in all_reduce #2 of the default group, rank 1 has",
 }

@@ -36,12 +36,16 @@ SLOW = """
     import pytest
     import torch
     import torch.distributed as dist
+    import torch.distributed._functional_collectives as funcol
+    from torch.distributed._functional_collectives import wait_tensor
     from torch.distributed.algorithms.join import Join
     from torch.nn.parallel import DistributedDataParallel
 
     ddp2 = pytest.mark.ddp(world_size=2)
+    ddp3 = pytest.mark.ddp(world_size=3)
     ones = torch.ones
     LONG = 20  # seconds
+    LATE = 5  # seconds
     BUSY = 8  # seconds of a whole core; the prover looks every 2 s at least
 
 
@@ -217,6 +221,53 @@ SLOW = """
             dist.barrier()
 
 
+    OPERATIONS = {
+        "broadcast": lambda one, several, group: dist.broadcast(one, 0, group),
+        "awaited": lambda one, several, group: dist.broadcast(one, 0, group, True).wait(),
+        "scatter": lambda one, several, group: dist.scatter(one, several, 0, group),
+        "gather": lambda one, several, group: dist.gather(one, several, 0, group),
+        "objects": lambda one, several, group: dist.broadcast_object_list([1], 0, group),
+        "functional": lambda one, several, group: wait_tensor(funcol.broadcast(one, 0, group)),
+    }
+
+
+    @ddp3
+    @pytest.mark.parametrize("ranks", [[0, 1, 2], [2, 1, 0]])
+    @pytest.mark.parametrize("operation", OPERATIONS)
+    def test_message_between_receivers_of_a_late_root(ddp, operation, ranks):
+        group = dist.new_group(ranks, sort_ranks=False)
+        several = [ones(4) for _ in ranks] if ddp.rank == 0 else None
+        if ddp.rank == 0:
+            time.sleep(LATE)
+        if ddp.rank == 2:
+            dist.recv(ones(1), src=1)
+        OPERATIONS[operation](ones(4), several, group)
+        if ddp.rank == 1:
+            dist.send(ones(1), dst=2)
+
+
+    @pytest.mark.ddp(world_size=4)
+    def test_message_between_branches_of_a_broadcast(ddp):
+        if ddp.rank == 0:
+            time.sleep(LATE)
+        if ddp.rank == 1:
+            dist.recv(ones(1), src=2)
+        dist.broadcast(ones(4), src=0)
+        if ddp.rank == 2:
+            dist.send(ones(1), dst=1)
+
+
+    @ddp3
+    def test_reduce_of_one_element_passes_it_on(ddp):
+        if ddp.rank == 1:
+            time.sleep(LATE)
+        if ddp.rank == 0:
+            dist.recv(ones(1), src=2)
+        dist.reduce(ones(1), dst=0)
+        if ddp.rank == 2:
+            dist.send(ones(1), dst=0)
+
+
     @ddp2
     def test_other_lines(ddp):
         for source in range(2):
@@ -229,7 +280,7 @@ SLOW = """
             else:
                 dist.all_reduce(torch.zeros(2))
 """
-SLOW_COUNT = SLOW.count("def test_")
+SLOW_COUNT = SLOW.count("def test_") + 2 * 6 - 1  # one of them has parameters
 LEGAL = collective_examples.PRELUDE + collective_examples.EQUAL
 
 

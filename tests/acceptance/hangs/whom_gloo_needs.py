@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -95,21 +96,23 @@ def measure(rank: int, port: int) -> None:
     """Begin all cases, and note which waits end."""
     store = dist.TCPStore("127.0.0.1", port)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS)
-    every, handles, names = list(cases()), {}, {}
+    every, waits, names = list(cases()), {}, {}
     for case in every:
         group: Any = dist.new_group(list(range(case.size)))
         if rank < case.size and rank != case.absent:
-            handles[case] = begin(case, group, rank)
+            waits[case] = threading.Thread(target=begin(case, group, rank).wait, daemon=True)
+            waits[case].start()
             names[group.group_name] = case
+    controls = [wait for case, wait in waits.items() if case.absent < 0]
     seen, since = -1, time.monotonic()
-    while time.monotonic() < since + QUIET or not all(map(_ends, controls(handles))):
-        ended = sum(map(_ends, handles.values()))
-        if ended != seen:
-            seen, since = ended, time.monotonic()
+    while time.monotonic() < since + QUIET or any(map(is_alive, controls)):
+        waiting = sum(map(is_alive, waits.values()))
+        if waiting != seen:
+            seen, since = waiting, time.monotonic()
         time.sleep(0.05)
-    # One that had to wait longer for the processor than the others may have ended since.
+    # Those that had to wait longer for the processor than others may have ended since.
     dist.barrier()
-    ends = {case: _ends(handle) for case, handle in handles.items()}
+    ends = {case: not is_alive(wait) for case, wait in waits.items()}
     found: list[Any] = [None] * RANKS
     dist.all_gather_object(found, (ends, dict(recorded(names))))
     if rank == 0:
@@ -119,15 +122,7 @@ def measure(rank: int, port: int) -> None:
     os._exit(0)  # most groups have a wait without an end
 
 
-def controls(handles: dict[Case, Any]) -> Iterator[Any]:
-    """The handles of operations in which all take part."""
-    return (handle for case, handle in handles.items() if case.absent < 0)
-
-
-def _ends(handle: Any) -> bool:
-    # Coalesced forms return a future.
-    ended: bool = handle.is_completed() if isinstance(handle, dist.Work) else handle.done()
-    return ended
+is_alive = threading.Thread.is_alive
 
 
 def recorded(names: dict[str, Case]) -> Iterator[tuple[Case, tuple[str, int | None]]]:
