@@ -66,4 +66,19 @@ ENTRIES = (
         ("Do as the text says under Fix. All differences are on the page `nccl.md`.", *_OFF),
         message=f"{_VERDICT}a difference between gloo and NCCL: ",
     ),
+    Entry(
+        "DDP-067",
+        "A rank relies on a collective that does not wait for all",
+        ("not portable to nccl: a collective that does not wait: rank ... relies on ... to end",),
+        "A rank went on from a collective that another one begins only after a message, or another "
+        "collective, that the first one issues later. gloo lets it go on; on NCCL a collective may "
+        "need all members before it ends on any, and the ranks hang.",
+        (
+            "A receiver of a broadcast or scatter, or a sender of a gather, sends something that "
+            "another member waits for before its own call.",
+            "Ranks that call a collective and a receive in unlike orders.",
+        ),
+        ("Call the collective first on all ranks, and the messages after it.", *_OFF),
+        message=f"{_VERDICT}a collective that does not wait: ",
+    ),
 )

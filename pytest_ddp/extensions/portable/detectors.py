@@ -11,6 +11,7 @@ from pytest_ddp.extensions.portable.difference_log import (
 from pytest_ddp.extensions.portable.events import Detector
 from pytest_ddp.extensions.portable.handles import LostHandles
 from pytest_ddp.extensions.portable.order_log import OrderLog
+from pytest_ddp.extensions.portable.reliance_log import WaitLog
 
 
 def detectors(*, default_group_was_used: bool) -> list[Detector]:
@@ -26,4 +27,5 @@ def detectors(*, default_group_was_used: bool) -> list[Detector]:
         Differences(),
         MessageLog(),
         FirstOperations(default_group_was_used=default_group_was_used),
+        WaitLog(),
     ]

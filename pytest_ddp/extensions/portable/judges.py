@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
-from pytest_ddp.extensions.portable import orders
+from pytest_ddp.extensions.portable import orders, reliance
 from pytest_ddp.extensions.portable.differences import DIFFERENCES, finding_of
 from pytest_ddp.extensions.portable.finding import Finding, merged
 from pytest_ddp.extensions.portable.first_batches import FirstOperation, partial_batches
@@ -80,6 +80,29 @@ def judge_first_operations(sent: Mapping[int, Any]) -> Iterable[Finding]:
         yield finding_of(row, row.what, lines)
 
 
+def judge_waits(sent: Mapping[int, Any]) -> Iterable[Finding]:
+    """A collective that ends before all members have begun it, which the test needs."""
+    ring = reliance.cycle({rank: reliance.read(rank, each) for rank, each in sent.items()})
+    if not ring:
+        return
+    first, second = ring[0], ring[1]
+    lines = []
+    for one, before in zip(ring, ring[-1:] + ring[:-1], strict=True):
+        lines.append((f"rank {one.rank} first: {one.waits.name}", one.waits.site))
+        lines.append((f"rank {one.rank} then:  {before.issues.name}", before.issues.site))
+    yield Finding(
+        "a collective that does not wait",
+        f"rank {first.rank} relies on {first.waits.name} to end before rank {second.rank} begins "
+        "it",
+        tuple(lines),
+        "On gloo a rank goes on as soon as it has its own part of a broadcast, scatter or gather. "
+        "On NCCL a collective may need all members before it ends on any: then these ranks wait "
+        "for each other for ever.",
+        f"let rank {second.rank} begin it before it waits for what rank {first.rank} does after "
+        "it.",
+    )
+
+
 JUDGES: dict[str, Judge] = {
     "orders": judge_orders,
     "handles": of_single_ranks,
@@ -87,14 +110,18 @@ JUDGES: dict[str, Judge] = {
     "differences": of_single_ranks,
     "messages": judge_messages,
     "first operations": judge_first_operations,
+    "waits": judge_waits,
 }
 """By the name of the detector."""
 
 
 def findings(sent: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
     """What all judges find, from what each rank has sent."""
-    return [
-        finding
+    found = {
+        name: list(judge({rank: each[name] for rank, each in sent.items() if name in each}))
         for name, judge in JUDGES.items()
-        for finding in judge({rank: each[name] for rank, each in sent.items() if name in each})
-    ]
+    }
+    # Ranks that rely on a collective have most often issued two operations in opposite orders.
+    told = {line for finding in found["waits"] for line in finding.lines}
+    found["orders"] = [one for one in found["orders"] if not told.issuperset(one.lines)]
+    return [finding for each in found.values() for finding in each]

@@ -29,7 +29,7 @@ class OrderLog(Detector):
     def issued(self, operation: IssuedOperation, given: Given) -> None:
         if operation.operator.operation == "monitored_barrier":  # gloo's alone
             return
-        if not operation.is_judged or (match_key := _match_key(operation)) is None:
+        if not operation.is_judged or (match_key := match_key_of(operation)) is None:
             return
         with self._lock:
             if len(self._log) >= _KEPT:
@@ -61,7 +61,7 @@ class OrderLog(Detector):
         }
 
 
-def _match_key(operation: IssuedOperation) -> tuple[Any, ...] | None:
+def match_key_of(operation: IssuedOperation) -> tuple[Any, ...] | None:
     """What operations are matched by between ranks; its members come last.
 
     Those of a message are its two ends, sender first. None for a receive from any rank: which
