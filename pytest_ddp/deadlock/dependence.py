@@ -26,7 +26,7 @@ class Place(NamedTuple):
     """Elements of all its tensors; None if unknown."""
 
 
-class Row(NamedTuple):
+class NeedRow(NamedTuple):
     """Whom a rank depends on in some operations, by the flight recorder's names."""
 
     operations: tuple[str, ...]
@@ -120,7 +120,7 @@ _REDUCTIONS = ("all_reduce", "sparse_all_reduce", "reduce_scatter", "_reduce_sca
 _GATHERS = ("all_gather", "_allgather_base")
 
 TABLE = (
-    Row(
+    NeedRow(
         ("barrier",),
         "every rank",
         "every other member",
@@ -128,7 +128,7 @@ TABLE = (
         _always,
         _others,
     ),
-    Row(
+    NeedRow(
         (*_REDUCTIONS, *_GATHERS, "reduce"),
         "a rank with tensors of no elements",
         "nobody",
@@ -136,7 +136,7 @@ TABLE = (
         _is_empty,
         _nobody,
     ),
-    Row(
+    NeedRow(
         (*_REDUCTIONS, *_GATHERS),
         "every other rank",
         "every other member",
@@ -144,7 +144,7 @@ TABLE = (
         _always,
         _others,
     ),
-    Row(
+    NeedRow(
         ("all_to_all",),
         "every rank",
         "every other member",
@@ -152,7 +152,7 @@ TABLE = (
         _always,
         _others,
     ),
-    Row(
+    NeedRow(
         ("broadcast",),
         "the root",
         "the members 1, 2, 4, ... places after it",
@@ -160,7 +160,7 @@ TABLE = (
         _is_root,
         _tree,
     ),
-    Row(
+    NeedRow(
         ("broadcast",),
         "a receiver",
         "the root, and its neighbours in the tree: those on the way to it, those behind it",
@@ -168,7 +168,7 @@ TABLE = (
         _knows_root,
         _tree,
     ),
-    Row(
+    NeedRow(
         ("scatter",),
         "the root",
         "every other member",
@@ -176,7 +176,7 @@ TABLE = (
         _is_root,
         _others,
     ),
-    Row(
+    NeedRow(
         ("scatter",),
         "a receiver",
         "the root",
@@ -184,7 +184,7 @@ TABLE = (
         _knows_root,
         _root,
     ),
-    Row(
+    NeedRow(
         ("gather",),
         "the root",
         "every other member",
@@ -192,7 +192,7 @@ TABLE = (
         _is_root,
         _others,
     ),
-    Row(
+    NeedRow(
         ("gather",),
         "a sender",
         "the root",
@@ -200,7 +200,7 @@ TABLE = (
         _knows_root,
         _root,
     ),
-    Row(
+    NeedRow(
         ("reduce",),
         "the root",
         "every other member",
@@ -208,7 +208,7 @@ TABLE = (
         _is_root,
         _others,
     ),
-    Row(
+    NeedRow(
         ("reduce",),
         "every other rank",
         "every other member; with few elements, those from which sums reach it, and the next one",

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 from pytest_ddp.extensions.portable.orders import MatchKey
 
 
-class Operation(NamedTuple):
+class NumberedOperation(NamedTuple):
     """An operation of one rank."""
 
     key: MatchKey
@@ -33,7 +33,7 @@ class Operation(NamedTuple):
 class Step(NamedTuple):
     """What a thread does: issue an operation, or wait for it."""
 
-    operation: Operation
+    operation: NumberedOperation
     is_wait: bool
 
 
@@ -41,8 +41,8 @@ class Blocked(NamedTuple):
     """A rank that waits for another one to issue an operation."""
 
     rank: int
-    waits: Operation
-    issues: Operation
+    waits: NumberedOperation
+    issues: NumberedOperation
     """The same operation on the next rank of the cycle, which has not come to it."""
 
 
@@ -57,7 +57,7 @@ def read(rank: int, sent: Mapping[str, Any]) -> dict[Thread, list[Step]]:
     for kind, group, made, tag, members, name, site in sent["operations"]:
         key = MatchKey(kind, group, made, tag, tuple(members))
         counts[key] += 1
-        operations.append(Operation(key, counts[key], name, site))
+        operations.append(NumberedOperation(key, counts[key], name, site))
     steps: defaultdict[Thread, list[Step]] = defaultdict(list)
     for thread, number, is_wait in sent["log"]:
         steps[rank, thread].append(Step(operations[number], is_wait))
@@ -74,7 +74,7 @@ def cycle(ranks: Mapping[int, Mapping[Thread, list[Step]]]) -> list[Blocked]:
     issued: Counter[tuple[int, MatchKey]] = Counter()
     places = dict.fromkeys(threads, 0)
 
-    def lacking(operation: Operation) -> list[int]:
+    def lacking(operation: NumberedOperation) -> list[int]:
         if operation.key not in comparable:
             return []
         members = operation.key.members
