@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from pytest_ddp.outcome.outcome import ranks_text
 from pytest_ddp.protocol.messages import Parameter
 
-
 _ADVICE = """
 The ranks have the same values under different ids, as from a set: each interpreter iterates over
 it in another order. Sort the values, or have ids that are made of them (ids=str)."""

@@ -67,7 +67,8 @@ class PrefixedStore(PrefixStore):
         return below
 
     def clone(self) -> PrefixedStore:
-        return PrefixedStore(self._prefix, self._whole.clone(), self._keys)
+        whole: Any = self._whole  # torch's stubs lack it
+        return PrefixedStore(self._prefix, whole.clone(), self._keys)
 
 
 class StoreKeys:

@@ -239,7 +239,7 @@ def test_parameters_from_a_set_differ_between_interpreters(suite: Suite) -> None
     # One of six may have the same place in both orders by chance.
     for name in ("test_set", "test_list_of_set", "test_it"):
         assert "error" in verdicts.pop(name), finished.tail()
-    assert verdicts == dict.fromkeys(("test_sorted", "test_named", "test_of_rank"), {"passed"})
+    assert verdicts == {name: {"passed"} for name in ("test_sorted", "test_named", "test_of_rank")}
     text = next(result.text for result in finished.results.values() if result.verdict == "error")
     assert re.search(
         r"ranks 0-1 could not begin: parameter config is \('\w+', \d\) on rank 0,", text
