@@ -112,9 +112,6 @@ def observe_error(subject: ErrorPath, case: Case, ranks: Ranks, failing: int) ->
     yield from (*records, *lockstep.calls)
 
 
-<<<<<<< HEAD
-def loop_runs(subject: Callback, ranks: Ranks) -> tuple[Run, Run]:
-=======
 @contextmanager
 def exits_raise() -> Iterator[None]:
     """A rank that would end its process by ``os._exit`` raises ``SystemExit``: it leaves the loop.
@@ -132,8 +129,7 @@ def exits_raise() -> Iterator[None]:
         yield
 
 
-def loop_runs(subject: Callback, ranks: Ranks) -> tuple[Run, ...]:
->>>>>>> 346e8139 (CBK-04 judges error paths that end their process by os._exit: in a rank of the test that ended the test. A callback's loop that leaves by sys.exit or os._exit on one rank is found by CBK-01)
+def loop_runs(subject: Callback, ranks: Ranks) -> tuple[Run, Run]:
     """Two runs, on numbers of samples that are no multiple of the world size.
 
     The first number is small, so that a loop completes several epochs. The second makes 23 steps
