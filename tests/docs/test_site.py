@@ -22,7 +22,7 @@ import pytest_ddp
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 LOOKED_UP = ("benchmarks", "ecosystem", "hookspecs", "kill-matrix", "troubleshooting")
-"""Measured tables made by commands, and pages with a section for each code or hook: read in parts."""
+"""Measured tables made by commands, pages with a section for each code or hook: read in parts."""
 LONGEST = 1700
 """Words of any other page: it is read in ten minutes."""
 _BUILT = pytest.mark.exhaustive
