@@ -73,9 +73,9 @@ def _an_item() -> None:
         Queue[int]().get(timeout=0.3)
 
 
-def _a_result() -> None:
+def _a_result(end: threading.Event) -> None:
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(time.sleep, 0.3).result()
+        pool.submit(end.wait).result()
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def _a_result() -> None:
     [
         (lambda end: end.wait(), True),
         (lambda end: Queue[int]().join() or end.wait(), True),
-        (lambda _: _a_result(), True),
+        (_a_result, True),
         (lambda end: end.wait(timeout=0.3), False),
         (lambda _: time.sleep(0.3), False),
         (lambda _: _an_item(), False),
@@ -93,11 +93,19 @@ def _a_result() -> None:
 def test_a_wait_for_another_thread_is_no_wait_for_some_time(
     act: Callable[[threading.Event], object], waits: bool
 ) -> None:
+    """Looked at in the wait alone, until it is seen or the thread has ended."""
+    waiting = {threading.Condition.wait.__code__, act.__code__}
     end = threading.Event()
     thread = threading.Thread(target=act, args=(end,))
+    give_up = threading.Timer(60, end.set)
     thread.start()
-    time.sleep(0.1)
-    frame = sys._current_frames().get(thread.ident or 0)
-    assert waits_for_another(frame) == waits
+    give_up.start()
+    seen = False
+    while not seen and thread.is_alive():
+        frame = sys._current_frames().get(thread.ident or 0)
+        seen = frame is not None and frame.f_code in waiting and waits_for_another(frame)
+        time.sleep(0.001)
+    give_up.cancel()
     end.set()
     thread.join()
+    assert seen == waits
