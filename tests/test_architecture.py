@@ -58,6 +58,7 @@ _ROOMS = {
         *("extensions.machines.engines", "extensions.machines", "extensions.machines.agent"),
         *("extensions.doctor.selftest", "extensions.doctor"),
         *("extensions.migrate", "extensions.summary", "extensions.comms", "extensions.portable"),
+        *("extensions.worlds.ranks", "extensions.worlds"),
     ),
     "ddp_conformance": (
         *("framework", "lockstep", "launched", "launched.process", "launched.start"),
@@ -75,7 +76,7 @@ _SHARED_MODULES = {
     *("checks", "history", "judge", "mutants", "subjects"),  # of each group of guarantees
 }
 _EXTENSIONS = "pytest_ddp.extensions"
-_WORDS_OF_THE_CORE = {"machines", "summary"}
+_WORDS_OF_THE_CORE = {"machines", "summary", "worlds"}
 """Names of extensions that also are words for something else: their options are looked for."""
 
 

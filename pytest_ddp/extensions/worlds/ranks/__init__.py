@@ -1,0 +1,1 @@
+"""What runs in ranks; also usable without the plugin."""

@@ -1,0 +1,102 @@
+"""What crosses between the pytest process and the ranks of a world, as JSON-able records."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class Place(NamedTuple):
+    """One tensor of one comparison."""
+
+    name: str
+    """What ``assert_close`` was given."""
+    number: int
+    """How often the name was used before."""
+    tensor: str
+    """Its name in the value; empty for a value that is not in a dict."""
+
+
+class Deviation(NamedTuple):
+    """How far a tensor is from the reference's."""
+
+    error: float
+    """The largest absolute difference; infinite where one is NaN and the other is not."""
+    largest: float
+    """The reference's largest absolute value."""
+    eps: float
+    """Of the tensor's dtype."""
+
+
+Table = Mapping[Place, Deviation]
+
+
+@dataclass(frozen=True, slots=True)
+class WorldRun:
+    """What a rank does in a run of a test with worlds."""
+
+    name: str
+    """Of the run, for its files."""
+    world: str
+    reference: str
+    """The world that is the reference."""
+    folder: str
+    """Of this test's files."""
+    records: str = ""
+    """The subfolder into which this run writes its values; empty if it compares its own."""
+    compares: str = "reference"
+    """The subfolder with the values that it compares its own with."""
+    seed: int | None = None
+    """For a run with rounding: the seed of its random numbers."""
+    scale: float = 16.0
+    """For a run with rounding: how far it is enlarged."""
+    is_wide: bool = False
+    """Whether the default dtype is float64."""
+    only_measures: bool = False
+    """Whether what a user asks for exactly, or with limits, is left out, and ranks may differ."""
+    failures: list[tuple[str, int, str]] = field(default_factory=list)
+    """Comparisons that fail, by name and number, with the text: for the run that is shown."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For :meth:`from_json`."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> WorldRun:
+        """The record that :meth:`as_json` was called on."""
+        failures = [(name, number, text) for name, number, text in data["failures"]]
+        return cls(**{**data, "failures": failures})
+
+
+@dataclass(frozen=True, slots=True)
+class RankTable:
+    """What one rank has measured in a run."""
+
+    table: dict[Place, Deviation]
+    disturbed: dict[tuple[str, int], int]
+    """How many operators were disturbed before each comparison."""
+    chancy: list[str]
+    """Modules in training mode with dropout or batch statistics."""
+    dtypes: list[str]
+    """Of the floating-point tensors that were compared."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For :meth:`from_json`; lists, as JSON has no tuples for keys."""
+        return {
+            "table": [[*place, *distance] for place, distance in self.table.items()],
+            "disturbed": [[*key, count] for key, count in self.disturbed.items()],
+            "chancy": self.chancy,
+            "dtypes": self.dtypes,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> RankTable:
+        """The record that :meth:`as_json` was called on."""
+        return cls(
+            {Place(*row[:3]): Deviation(*row[3:]) for row in data["table"]},
+            {(name, number): count for name, number, count in data["disturbed"]},
+            data["chancy"],
+            data["dtypes"],
+        )
