@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pytest_ddp.extensions.worlds.ranks.world_records import Deviation, Place, Table
 
@@ -45,11 +45,6 @@ class Comparison:
         return self.distance.error / scale
 
 
-def needs_measuring(table: Table) -> bool:
-    """Whether some tensor differs by more than the least limit."""
-    return bool(beyond(compare(table, ())))
-
-
 def compare(table: Table, further: Sequence[Table]) -> list[Comparison]:
     """Hold each tensor of a world against the further runs of the reference."""
     return [Comparison(place, found, rounding_of(place, further)) for place, found in table.items()]
@@ -69,6 +64,11 @@ def beyond(comparisons: Iterable[Comparison]) -> list[Comparison]:
     return [one for one in comparisons if one.ratio > FACTOR]
 
 
+def is_reached(found: Comparison, more: Sequence[Table]) -> bool:
+    """Whether one of these runs has made a difference as large as that of the world."""
+    return found.distance.error <= rounding_of(found.place, more)
+
+
 def unrepeated(comparisons: Iterable[Comparison]) -> list[Comparison]:
     """Those of a repeated run that differ more than rounding, which is not enlarged there, may."""
     return [
@@ -83,6 +83,19 @@ def is_rounding_in_float64(found: Comparison, wide: Deviation) -> bool:
     """Whether a difference that is beyond the limit shrinks in float64 as rounding does."""
     is_small = wide.error <= _SHRUNK * max(1.0, wide.largest)
     return is_small and wide.error <= _SHRINKS * found.distance.error
+
+
+@dataclass(slots=True)
+class Judged:
+    """How far a world was from the reference, by each limit that it was held against."""
+
+    stages: dict[str, list[Comparison]] = field(default_factory=dict)
+    """All tensors, by what the limit was taken from: :data:`STAGES`, as far as was needed."""
+    wrong: list[Comparison] = field(default_factory=list)
+    """What is wrong with it in the end."""
+
+
+STAGES = ("eps", "rounding", "more rounding", "float64")
 
 
 @dataclass(frozen=True, slots=True)

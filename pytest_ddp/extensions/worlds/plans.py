@@ -8,8 +8,9 @@ A world that is not the reference:
 3. Only if a tensor differs by more than the least limit: the reference once more as it is, which
    must repeat itself, and :data:`_ROUNDING` times with rounding.
 4. Only if a tensor is beyond the limit then: :data:`_MORE_ROUNDING` runs more, since a branch that
-   flips rarely may not have flipped in the first. Then reference and world in float64: a difference
-   that shrinks there was rounding.
+   flips rarely may not have flipped in the first. What one of them reaches is rounding; it is no
+   new limit, since in half of them rounding is larger. Then reference and world in float64: a
+   difference that shrinks there was rounding.
 5. Only if one is still beyond: the world again, in which that comparison fails at its line.
 
 What 1, 3 and the reference's half of 4 have shown is kept for the other worlds of the test.
@@ -27,7 +28,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from pytest_ddp.extensions.worlds import EXTENSION, PARAMETER, parity
-from pytest_ddp.extensions.worlds.parity import Comparison, Verdict
+from pytest_ddp.extensions.worlds.parity import Comparison, Judged, Verdict
 from pytest_ddp.extensions.worlds.ranks.world_records import Deviation, Place, RankTable, WorldRun
 from pytest_ddp.session.planned_runs import ItemVerdict, PlannedRun, RunPlan, RunResult
 from pytest_ddp.settings.marked_items import MARK
@@ -37,6 +38,9 @@ _ROUNDING = 3
 _MORE_ROUNDING = 10
 _SCALE, _LARGER_SCALE = 16.0, 64.0
 """How far rounding is enlarged; the latter in half of the further runs."""
+
+JUDGED = pytest.StashKey[Judged]()
+"""How a world was judged, in its item: for the evidence in docs/parity.md."""
 
 Runs: TypeAlias = Generator[PlannedRun, RunResult, ItemVerdict]
 _Key: TypeAlias = tuple[str, str, int]
@@ -128,24 +132,33 @@ class _WorldRuns:
             return ItemVerdict(error=reference.problem)
         own = yield self._world_run("world")
         measured = self._table(self._name("world"), own)
-        if measured is None or not parity.needs_measuring(measured.table):
+        if measured is None:
+            return ItemVerdict(own)
+        judged = self._item.stash[JUDGED] = Judged()
+        judged.stages["eps"] = parity.compare(measured.table, ())
+        if not parity.beyond(judged.stages["eps"]):
             return ItemVerdict(own)
         if problem := (yield from self._measure()):
             return ItemVerdict(error=problem)
-        wrong = self._beyond(measured)
+        judged.stages["rounding"] = parity.compare(measured.table, self._tables())
+        wrong = parity.beyond(judged.stages["rounding"])
         if wrong and self._is_disturbed():
-            yield from self._measure_more()
-            wrong = self._beyond(measured)
+            if problem := (yield from self._measure_more()):
+                return ItemVerdict(error=problem)
+            judged.stages["more rounding"] = parity.compare(measured.table, self._more_tables())
+            wrong = [one for one in wrong if not parity.is_reached(one, self._more_tables())]
         wide: dict[Place, Deviation] | None = None
         why = ""
         if wrong:
             wide, why = yield from self._in_float64()
             if wide is not None:
+                judged.stages["float64"] = wrong
                 wrong = [one for one in wrong if not _is_rounding(one, wide)]
+        judged.wrong = wrong
         if not wrong:
             return ItemVerdict(own)
         verdict = Verdict(
-            tuple(parity.compare(measured.table, self._tables())),
+            tuple(judged.stages["rounding"]),
             tuple(wrong),
             wide,
             why,
@@ -220,9 +233,10 @@ class _WorldRuns:
             "module scope that is trained again, a cache, the clock."
         )
 
-    def _measure_more(self) -> Generator[PlannedRun, RunResult, None]:
+    def _measure_more(self) -> Generator[PlannedRun, RunResult, str]:
         if len(self._reference.further) == _ROUNDING:
             yield from self._disturb(_ROUNDING, _ROUNDING + _MORE_ROUNDING)
+        return self._reference.problem
 
     def _disturb(self, first: int, last: int) -> Generator[PlannedRun, RunResult, None]:
         for number in range(first, last):
@@ -286,10 +300,11 @@ class _WorldRuns:
 
     def _tables(self) -> list[dict[Place, Deviation]]:
         plain = self._reference.plain
-        return [each.table for each in (*self._reference.further, *([plain] if plain else []))]
+        first = self._reference.further[:_ROUNDING]
+        return [each.table for each in (*first, *([plain] if plain else []))]
 
-    def _beyond(self, measured: RankTable) -> list[Comparison]:
-        return parity.beyond(parity.compare(measured.table, self._tables()))
+    def _more_tables(self) -> list[dict[Place, Deviation]]:
+        return [each.table for each in self._reference.further[_ROUNDING:]]
 
     def _is_disturbed(self) -> bool:
         """Whether the runs with rounding had an operator to disturb."""

@@ -59,6 +59,8 @@ def _checked_world(name: object, given: object) -> dict[str, Any]:
 # ------------------------------------------------------------------ collection
 
 
+# First, so that ids are the same in ranks, where other plugins are loaded in another order.
+@pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     worlds = _worlds_of(metafunc.definition)
     if worlds is None:
