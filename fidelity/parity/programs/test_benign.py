@@ -7,7 +7,7 @@ import contextlib
 import pytest
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812 - its usual name
 from models import (
     GPT,
     MLP,
@@ -195,7 +195,7 @@ def test_autocast(ddp, seed, samples):
 
 
 def test_skipped_step_of_a_scaler(ddp, seed, samples):
-    """The first steps overflow, and the scaler leaves them out."""
+    """The first step overflows, and the scaler leaves it out."""
     model = DistributedDataParallel(MLP())
     optimizer = adam(model)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, backoff_factor=2.0**-60)
@@ -290,14 +290,15 @@ def test_fsdp2_with_tensor_parallel(ddp, seed, samples):
 
 
 def test_sequence_parallel(ddp, seed, samples):
-    model = MLP()
+    layers = nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16), nn.LayerNorm(16), nn.Linear(16, 4)
+    model = nn.Sequential(*layers)
     if ddp.world == "two":
         mesh = init_device_mesh("cpu", (2,))
         plan = {
-            "up": ColwiseParallel(),
-            "down": RowwiseParallel(),
-            "norm": SequenceParallel(sequence_dim=0),
-            "head": PrepareModuleInput(
+            "0": ColwiseParallel(),
+            "2": RowwiseParallel(output_layouts=Shard(0)),
+            "3": SequenceParallel(sequence_dim=0),
+            "4": PrepareModuleInput(
                 input_layouts=Shard(0), desired_input_layouts=Replicate(), use_local_output=True
             ),
         }
@@ -333,11 +334,9 @@ def test_stages_of_a_pipeline(ddp, seed, samples):
             stage = PipelineStage(mine, ddp.rank, 2, torch.device("cpu"))
             schedule = ScheduleGPipe(stage, n_microbatches=2, loss_fn=cross_entropy)
             schedule.step(x) if ddp.rank == 0 else schedule.step(target=y)
-        offset = 0 if ddp.world == "one" else ddp.rank
-        found = {f"{int(n[0]) + offset}{n[1:]}": p for n, p in mine.named_parameters()}
-        ddp.across_worlds.assert_close("gradients", {n: p.grad for n, p in found.items()})
+        ddp.across_worlds.assert_close("gradients", gradients(mine))
         optimizer.step()
-        ddp.across_worlds.assert_close("parameters", found)
+    ddp.across_worlds.assert_close("parameters", mine)
 
 
 def test_relu_near_zero(ddp, seed, samples):

@@ -112,6 +112,8 @@ class Verdict:
     """Modules in training mode with dropout or batch statistics."""
     is_disturbed: bool
     """Whether the runs with rounding had an operator to disturb."""
+    more: Sequence[Table] = ()
+    """The further runs, of which half had rounding four times as large."""
 
 
 def texts(verdict: Verdict, world: str, reference: str) -> Iterator[tuple[str, int, str]]:
@@ -144,6 +146,11 @@ def _lines(
     if not verdict.is_disturbed:
         yield "  rounding could not be measured, as no operator of torch was seen (compiled code,"
         yield "  own kernels): give rtol= and atol=, or exact=True"
+    if verdict.more:
+        yield (
+            f"  {len(verdict.more)} more runs, half of them with four times that rounding, reach "
+            f"{rounding_of(place, verdict.more):.3g}"
+        )
     wide = None if verdict.wide is None else verdict.wide.get(place)
     if wide is not None:
         yield f"  in float64 it stays: {wide.error:.3g}"

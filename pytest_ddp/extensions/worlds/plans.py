@@ -164,6 +164,7 @@ class _WorldRuns:
             why,
             tuple(measured.chancy),
             self._is_disturbed(),
+            self._more_tables(),
         )
         failures = [*parity.texts(verdict, self._world, reference.world)]
         failed = yield self._world_run("failing", failures=failures)

@@ -37,6 +37,12 @@ def test_the_limit_is_four_times_rounding_or_64_eps(
     assert bool(parity.beyond(found)) is is_beyond
 
 
+def test_more_runs_are_no_new_limit_but_what_they_reach_is_rounding() -> None:
+    [found] = parity.beyond(parity.compare(table(1.0), [table(0.2)]))
+    assert parity.is_reached(found, [table(0.3), table(1.0)])
+    assert not parity.is_reached(found, [table(0.3), table(0.9), table(math.inf)])
+
+
 def test_a_tensor_of_zeros_allows_nothing() -> None:
     assert not parity.beyond(parity.compare(table(0.0, 0.0), ()))
     assert parity.beyond(parity.compare(table(1e-30, 0.0), ()))
@@ -74,12 +80,14 @@ def test_a_text_names_the_worst_tensor_and_shows_the_others() -> None:
     found = parity.compare(errors, [dict.fromkeys(errors, Deviation(0.05, 1.0, EPS))])
     wrong = parity.beyond(found)
     wide = dict.fromkeys(errors, Deviation(0.9, 1.0, EPS))
-    verdict = Verdict(tuple(found), tuple(wrong), wide, "", ("drop (Dropout)",), True)
+    more = [dict.fromkeys(errors, Deviation(0.2, 1.0, EPS))] * 10
+    verdict = Verdict(tuple(found), tuple(wrong), wide, "", ("drop (Dropout)",), True, more)
     [(name, number, text)] = parity.texts(verdict, "tp", "one")
     assert (name, number) == ("gradients", 1)
     lines = text.splitlines()
     assert lines[0] == "gradients (call 2): layer9 in world tp is not that of world one"
     assert "it differs by 0.9, 18 times what rounding does there (0.05);" in text
+    assert "10 more runs, half of them with four times that rounding, reach 0.2\n" in text
     assert "in float64 it stays: 0.9" in text
     assert "7 of 10 tensors are beyond the limit, a ratio of 4:" in text
     assert "and 2 more with smaller ratios" in text
