@@ -1,6 +1,6 @@
 # `make conformance` and `make test` are the commands of the README. They create .venv on first use,
 # and need only python3, make and git.
-.PHONY: conformance kill-matrix chance test test-all tests quick quick-tests types soak chaos random-programs fidelity habits ecosystem zoo gpu benchmark versions release docs clean
+.PHONY: conformance kill-matrix chance test test-all tests quick quick-tests types soak chaos random-programs fidelity habits parity ecosystem zoo gpu benchmark versions release docs clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -129,6 +129,12 @@ fidelity: $(READY)
 habits: LIMIT = 3600
 habits: $(READY) build/zoo/.ready
 	timeout -k 10 $(LIMIT) $(BIN)/python -m fidelity.habits --write </dev/null
+
+# Runs wrong and right programs in several worlds, and writes how far each was from the reference
+# into docs/parity.md; some ten minutes.
+parity: LIMIT = 3600
+parity: $(READY)
+	timeout -k 10 $(LIMIT) $(BIN)/python -m fidelity.parity --write </dev/null
 
 # Checks parts of other people's libraries, in an environment of their own; writes
 # docs/ecosystem.md. test_page.py is left out, since it compares with the page as it was before.

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,19 +49,19 @@ class Judgement:
         return self.ratios.get("rounding", self.ratios.get("eps", 0.0))
 
 
-def judgements(file: str, size: Size, programs: Collection[str] = ()) -> list[Judgement]:
-    """Run a file's programs, all or these.
+def judgements(programs: Iterable[str], size: Size) -> list[Judgement]:
+    """Run programs: files, or tests of them, such as ``test_faults.py::test_local_norm``.
 
     Raises:
         RuntimeError: the session has not come to its end.
     """
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "judgements.jsonl"
-        tests = [f"{PROGRAMS / file}::test_{name}" for name in programs]
         # Not the project's pytest.ini: the programs are a user's.
         command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, f"--rootdir={PROGRAMS}"]
         command += ["-p", "parity_recorder", "-p", "no:cacheprovider", "--tb=short"]
-        environment = os.environ | {
+        inherited = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
+        environment = inherited | {
             "PYTHONPATH": str(PROGRAMS),
             "PARITY_RECORD": str(record),
             "PARITY_SEEDS": str(size.seeds),
@@ -69,7 +69,7 @@ def judgements(file: str, size: Size, programs: Collection[str] = ()) -> list[Ju
             "PARITY_THREADS": str(size.threads),
         }
         run = subprocess.run(
-            [*command, *(tests or [str(PROGRAMS / file)])],
+            [*command, *(f"{PROGRAMS / program}" for program in programs)],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
