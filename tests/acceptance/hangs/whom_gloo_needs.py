@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import multiprocessing
 
 RANKS = 5
-QUIET = 3.0
+ROUNDS = 5
 """Seconds without the end of any wait after which those that are left are taken to have none."""
 LARGE = 9 << 18
 """Elements of float32 of which gloo makes nine segments; of smaller ones it makes two a rank."""
@@ -104,14 +104,15 @@ def measure(rank: int, port: int) -> None:
             waits[case].start()
             names[group.group_name] = case
     controls = [wait for case, wait in waits.items() if case.absent < 0]
-    seen, since = -1, time.monotonic()
-    while time.monotonic() < since + QUIET or any(map(is_alive, controls)):
-        waiting = sum(map(is_alive, waits.values()))
-        if waiting != seen:
-            seen, since = waiting, time.monotonic()
-        time.sleep(0.05)
-    # Those that had to wait longer for the processor than others may have ended since.
-    dist.barrier()
+    seen: list[Any] = []
+    still = 0
+    while still < ROUNDS:
+        time.sleep(1)
+        now = sum(map(is_alive, waits.values())), any(map(is_alive, controls))
+        before, seen = seen, [None] * RANKS
+        # All ranks look: one of them may have had to wait for the processor.
+        dist.all_gather_object(seen, now)
+        still = still + 1 if seen == before and not any(late for _, late in seen) else 0
     ends = {case: not is_alive(wait) for case, wait in waits.items()}
     found: list[Any] = [None] * RANKS
     dist.all_gather_object(found, (ends, dict(recorded(names))))
