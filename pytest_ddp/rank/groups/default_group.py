@@ -273,7 +273,7 @@ class DefaultGroup:
         name = world.pg_names[group]
         return GroupCount(
             name=name,
-            members=tuple(sorted(world.pg_group_ranks[group])),
+            members=tuple(dist.get_process_group_ranks(group)),
             collectives=self.journal.collectives(group) - self.journal.before(name),
             what=self.journal.what.get(name, 0),
             where=self.journal.where.get(name, 0),
@@ -319,7 +319,7 @@ class DefaultGroup:
                 if of == name and count:
                     yield MessageCounts(
                         group=name,
-                        members=tuple(sorted(by_global)),
+                        members=tuple(dist.get_process_group_ranks(group)),
                         is_send=operation == "send",
                         peer=members.get(peer, -1),
                         tag=tag if has_tags else 0,

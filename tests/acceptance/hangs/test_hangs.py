@@ -122,6 +122,16 @@ HANGS = (
             dist.send(ones(1), dst=2)
 
 
+    @ddp3
+    def test_root_is_the_first_of_an_unsorted_group(ddp):
+        group = dist.new_group([2, 1, 0], sort_ranks=False)
+        if ddp.rank == 2:
+            dist.recv(ones(1), src=1)
+        dist.broadcast(ones(4), src=2, group=group)
+        if ddp.rank == 1:
+            dist.send(ones(1), dst=2)
+
+
     @ddp2
     def test_backward_on_one_rank(ddp):
         model = DistributedDataParallel(torch.nn.Linear(2, 2))
@@ -178,6 +188,8 @@ VERDICTS = {
     },
     "rank_of_a_ring_waits_for_its_neighbour": "deadlock: rank 0 waits in reduce #1 of the default "
     "group, rank 2 in recv #1 from rank 1 (tag 0)",
+    "root_is_the_first_of_an_unsorted_group": "deadlock: rank 1 waits in broadcast #1 of the group "
+    "of ranks 2, 1, 0, rank 2 in recv #1 from rank 1 (tag 0)",
     "backward_on_one_rank": "deadlock: rank 0 waits in ",
     "extra_metric": "deadlock: rank 0 waits in all_reduce #2 of the default group, rank 1 has",
 }

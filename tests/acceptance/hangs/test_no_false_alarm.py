@@ -226,7 +226,9 @@ SLOW = """
         "awaited": lambda one, several, group: dist.broadcast(one, 0, group, True).wait(),
         "scatter": lambda one, several, group: dist.scatter(one, several, 0, group),
         "gather": lambda one, several, group: dist.gather(one, several, 0, group),
-        "functional": lambda one, several, group: wait_tensor(funcol.broadcast(one, 0, group)),
+        "functional": lambda one, several, group: wait_tensor(
+            funcol.broadcast(one, dist.get_group_rank(group, 0), group)
+        ),
     }
 
 
