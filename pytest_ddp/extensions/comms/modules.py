@@ -90,12 +90,13 @@ class Modules:
     def attach(self) -> None:
         if self._model is None:
             return
-        # Before the hooks of FSDP, which gather the parameters of this step.
-        count = _Hook(self._model, self._begin_step)
-        self._handles.append(self._model.register_forward_pre_hook(count, prepend=True))
         for module in self._model.modules():
             if isinstance(module, torch.jit.ScriptModule):  # it takes no such hooks
                 continue
+            if module is self._model:
+                # Before the hooks of FSDP, which gather the parameters of this step.
+                count = _Hook(module, self._begin_step)
+                self._handles.append(module.register_forward_pre_hook(count, prepend=True))
             self._handles += (
                 module.register_forward_pre_hook(_Hook(module, self._before)),
                 module.register_forward_hook(_Hook(module, self._after)),
