@@ -188,7 +188,7 @@ VERDICTS = {
     },
     "rank_of_a_ring_waits_for_its_neighbour": "deadlock: rank 0 waits in reduce #1 of the default "
     "group, rank 2 in recv #1 from rank 1 (tag 0)",
-    "root_is_the_first_of_an_unsorted_group": "deadlock: rank 1 waits in broadcast #1 of the group "
+    "root_is_the_first_of_an_unsorted_group": "deadlock: rank 0 waits in broadcast #1 of the group "
     "of ranks 2, 1, 0, rank 2 in recv #1 from rank 1 (tag 0)",
     "backward_on_one_rank": "deadlock: rank 0 waits in ",
     "extra_metric": "deadlock: rank 0 waits in all_reduce #2 of the default group, rank 1 has",
