@@ -62,7 +62,7 @@ def sentences(*lines: str, width: int = WIDTH) -> ReprEntryNative:
         textwrap.fill(
             line,
             width,
-            subsequent_indent="  ",
+            subsequent_indent=_indent_below(line),
             break_long_words=False,
             break_on_hyphens=False,
         )
@@ -81,18 +81,22 @@ def wrapped(text: str, width: int) -> str:
 
 def _broken(text: str, width: int) -> Iterator[list[str]]:
     for line in text.splitlines():
-        indent = line[: len(line) - len(line.lstrip())] or "  "
         yield (
             [line]
             if len(line) <= width
             else textwrap.wrap(
                 line,
                 width,
-                subsequent_indent=indent,
+                subsequent_indent=_indent_below(line),
                 break_long_words=False,
                 break_on_hyphens=False,
             )
         )
+
+
+def _indent_below(line: str) -> str:
+    """The indentation of what a line that is too long goes on with."""
+    return line[: len(line) - len(line.lstrip())] or "  "
 
 
 def raw(text: str) -> ReprEntryNative:

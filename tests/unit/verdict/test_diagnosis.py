@@ -17,6 +17,7 @@ from pytest_ddp.settings.options import Output
 from pytest_ddp.verdict import diagnosis_files
 from pytest_ddp.verdict.diagnosis import Diagnosis, Kind, RankDiagnosis
 from pytest_ddp.verdict.merge import judge
+from pytest_ddp.verdict.representation import sentences
 from pytest_ddp.verdict.text import rows_of
 from tests.unit import handmade as made
 from tests.unit.handmade import ASSERTED, CLOSED, CRASHED, dead, stopped
@@ -185,6 +186,17 @@ def test_wide_row_is_folded() -> None:
         f"rank 0  waits  call: {'x' * 40}",
         "               all_reduce #1 of the default group",
         "               a.py:1",
+    ]
+
+
+def test_cell_that_is_too_long_goes_on_below_itself() -> None:
+    wide = row(0, collective="all_reduce #1 of the default group in thread " + "x" * 30)
+    assert [*sentences(*rows_of([replace(wide, place="a.py:1")])).lines] == [
+        "\n",
+        "rank 0  waits  call\n",
+        "               all_reduce #1 of the default group in thread\n",
+        f"               {'x' * 30}\n",
+        "               a.py:1\n",
     ]
 
 
