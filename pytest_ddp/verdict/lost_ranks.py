@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from pytest_ddp.outcome import stack_dumps
 from pytest_ddp.outcome.outcome import Ending, RankOutcome
@@ -164,21 +164,35 @@ def frame_lines(stack: stack_dumps.Stack) -> Iterator[str]:
     marked = stack_dumps.user_line(stack.frames)
     frames = stack_dumps.trim(stack.frames)
     for own, run in itertools.groupby(frames, lambda frame: stack_dumps.is_user_file(frame.file)):
-        lines = list(_folded(run, marked))
-        if not own and len(lines) > _MOST_OF_LIBRARY:
-            left_out = len(lines) - 2 * _SHOWN
-            lines[_SHOWN:-_SHOWN] = [f"  ... {left_out} more calls in libraries"]
-        yield from lines
+        calls = [(frame, len(list(repeats))) for frame, repeats in itertools.groupby(run)]
+        # One call alone is not left out: the line that counts it would take its place.
+        shown = calls if own or len(calls) <= _MOST_OF_LIBRARY + 1 else _outline(calls)
+        for frame, times in shown:
+            yield f"{'>' if frame == marked else ' '} {frame}"
+            if times > 1:
+                yield f"  ... and {times - 1} more call{'s' * (times > 2)} from there"
+        if left_out := sum(times for _, times in calls) - sum(times for _, times in shown):
+            yield f"  ... {left_out} more calls in libraries, between these"
 
 
-def _folded(frames: Iterable[Frame], marked: Frame | None) -> Iterator[str]:
-    for frame, repeats in itertools.groupby(frames):
-        yield f"{'>' if frame == marked else ' '} {frame}"
-        further = len(list(repeats)) - 1
-        if further:
-            yield f"  ... and {further} more calls from there"
+def _outline(calls: Sequence[tuple[Frame, int]]) -> list[tuple[Frame, int]]:
+    """The calls that say what libraries did: the last, the first, and the steps between them.
+
+    A step is the innermost public function of a file, since wrappers and helpers are mostly in the
+    same file, or private. The steps nearest to the last call are preferred.
+    """
+    public = [number for number, (frame, _) in enumerate(calls) if _is_public(frame)]
+    by_file = itertools.groupby(public, lambda number: calls[number][0].file)
+    steps = [next(numbers) for _, numbers in by_file]
+    preferred = dict.fromkeys((0, len(calls) - 1, *steps, *range(len(calls))))
+    return [calls[number] for number in sorted(itertools.islice(preferred, _MOST_OF_LIBRARY))]
 
 
-_SHOWN = 3
-_MOST_OF_LIBRARY = 2 * _SHOWN + 1
+def _is_public(frame: Frame) -> bool:
+    # A module that is being imported is a step; the interpreter's frozen importer is not.
+    name = frame.function
+    return not frame.file.startswith("<") and (name == "<module>" or name[:1] not in {"_", "<"})
+
+
+_MOST_OF_LIBRARY = 7
 """Successive lines outside of the user's code; the compiler alone has twenty-five."""

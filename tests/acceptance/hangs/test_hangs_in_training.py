@@ -24,6 +24,23 @@ SOURCE = """
     ones = torch.ones
 
 
+    def fit(folder, keys):
+        from lightning.pytorch import Trainer
+        from lightning.pytorch.demos.boring_classes import BoringModel
+
+        class Logs(BoringModel):
+            def on_validation_epoch_end(self):
+                self.log_dict(dict.fromkeys(keys, 1.0), sync_dist=True)
+
+        trainer = Trainer(
+            accelerator="cpu", devices=2, strategy="ddp", max_epochs=1, limit_train_batches=1,
+            limit_val_batches=1, num_sanity_val_steps=0, default_root_dir=folder, logger=False,
+            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        )
+        trainer.fit(Logs())
+        return {*trainer.callback_metrics}
+
+
     @ddp2
     def test_fsdp_state_dict(ddp):
         device = torch.device("cpu")
@@ -101,6 +118,16 @@ SOURCE = """
 
 
     @ddp2
+    def test_log_dict_of_unlike_sizes(ddp, tmp_path):
+        fit(tmp_path, ["cat", "dog", "eel"][:2 + ddp.rank])  # here
+
+
+    @ddp2
+    def test_log_dict_of_equal_sizes(ddp, tmp_path):
+        assert fit(tmp_path, ["cat", "dog"]) == {"cat", "dog"}
+
+
+    @ddp2
     def test_next_one_passes(ddp):
         total = ones(1)
         dist.all_reduce(total)
@@ -116,6 +143,7 @@ VERDICTS = {
     "third_forward_skipped": "mismatch: rank 0 waits in all_reduce #",
     "subgroup_while_another_works": "mismatch: rank 0 waits in all_reduce #1 of the group of "
     "ranks 0, 1, rank 1 in barrier #1",
+    "log_dict_of_unlike_sizes": "deadlock: rank 1 waits in barrier #",
     "shapes": "rank 0 died of SIGABRT in call",
     "raises_early": "rank 1: ValueError: early",
     "dies_early": "rank 1 exited with code 3 before reporting call",
@@ -154,5 +182,18 @@ def test_hang_is_proved_or_its_cause_told(hangs: Finished, name: str) -> None:
     assert "timed out after" not in result.text
 
 
-def test_next_one_passes(hangs: Finished) -> None:
-    assert hangs["test_next_one_passes"].verdict == "passed"
+def test_what_a_library_did_is_shown(hangs: Finished) -> None:
+    """Lightning reduces what was logged when the loop is over, far from ``log_dict``."""
+    text = hangs["test_log_dict_of_unlike_sizes"].text
+    stack = text.partition("most recent call first:\n")[2].partition("\n> ")[0].splitlines()
+    assert stack[0].endswith(" in barrier")
+    assert any("logger_connector/result.py:" in line and " in compute" in line for line in stack)
+    assert stack[-2].endswith(" in fit")
+    assert stack[-1].endswith(" more calls in libraries, between these")
+    assert len(stack) == 8
+    assert max(map(len, stack)) <= 100
+
+
+@pytest.mark.parametrize("name", ["next_one_passes", "log_dict_of_equal_sizes"])
+def test_legal_program_passes(hangs: Finished, name: str) -> None:
+    assert hangs[f"test_{name}"].verdict == "passed", hangs[f"test_{name}"].text

@@ -103,17 +103,66 @@ def test_pipe_to_a_dead_worker_is_not_a_broken_connection_to_a_rank() -> None:
 # ------------------------------------------------------------------ long stacks
 
 
-def test_long_way_through_libraries_is_cut() -> None:
-    library = [(f"{SITE}/torch/_dynamo/part.py", number, "f") for number in range(1, 21)]
-    long = made.stacks((TEST_FILE, 14, "helper"), *library, (TEST_FILE, 30, "test_made"))
-    lines = text(dead(stacks=long)).splitlines()
-    begin = lines.index("> tests/test_made.py:14 in helper")
-    assert lines[begin + 1 : begin + 9] == [
-        *(f"  torch/_dynamo/part.py:{number} in f" for number in (1, 2, 3)),
-        "  ... 14 more calls in libraries",
-        *(f"  torch/_dynamo/part.py:{number} in f" for number in (18, 19, 20)),
-        "  tests/test_made.py:30 in test_made",
+def way(*calls: str) -> tuple[list[str], list[str]]:
+    """The lines of calls in libraries, and those that are shown between two lines of a test."""
+    frames = [(TEST_FILE, 14, "helper"), *map(in_library, calls), (TEST_FILE, 30, "test_made")]
+    shown = text(dead(stacks=made.stacks(*frames))).splitlines()
+    begin = shown.index("> tests/test_made.py:14 in helper")
+    end = shown.index("  tests/test_made.py:30 in test_made")
+    return [f"  {call}" for call in calls], shown[begin + 1 : end]
+
+
+def in_library(call: str) -> tuple[str, int, str]:
+    place, _, function = call.partition(" in ")
+    file, _, line = place.partition(":")
+    return file if file.startswith("<") else f"{SITE}/{file}", int(line), function
+
+
+def test_long_way_through_libraries_shows_the_public_function_of_each_file() -> None:
+    all_of_it, shown = way(
+        "torch/distributed.py:90 in _object",
+        "torch/distributed.py:80 in gather",
+        "torch/distributed.py:70 in wrapper",
+        "trainer/metrics.py:60 in <listcomp>",
+        "trainer/metrics.py:60 in compute",
+        "trainer/metrics.py:50 in wrapped",
+        "trainer/metrics.py:40 in metrics",
+        "trainer/calls.py:30 in _guarded",
+        "trainer/loop.py:20 in on_end",
+        "trainer/loop.py:10 in run",
+        "trainer/trainer.py:5 in _run",
+        "trainer/calls.py:30 in _guarded",
+        "trainer/trainer.py:1 in fit",
+    )
+    # Two lines are left, and go to the calls nearest to the last one.
+    kept = [all_of_it[number] for number in (0, 1, 2, 3, 4, 8, 12)]
+    assert shown == [*kept, "  ... 6 more calls in libraries, between these"]
+
+
+@pytest.mark.parametrize("file", ["part.py", "part{}.py"], ids=["one file", "many"])
+def test_long_way_through_libraries_shows_no_more_than_seven_lines(file: str) -> None:
+    all_of_it, shown = way(*(f"library/{file.format(n)}:{n} in f" for n in range(20)))
+    kept = [*all_of_it[:6], all_of_it[-1]]
+    assert shown == [*kept, "  ... 13 more calls in libraries, between these"]
+
+
+def test_long_chain_of_imports_shows_the_modules() -> None:
+    importer = "<frozen importlib._bootstrap>:1176 in find"
+    chain = [(f"library/part{n}.py:1 in <module>", importer, importer) for n in range(5)]
+    all_of_it, shown = way(*(call for part in chain for call in part))
+    repeated = "  ... and 1 more call from there"
+    assert shown == [
+        *all_of_it[0:2],
+        repeated,
+        *(all_of_it[number] for number in (3, 6, 9, 12, 14)),
+        repeated,
+        "  ... 6 more calls in libraries, between these",
     ]
+
+
+def test_short_way_through_libraries_is_whole() -> None:
+    all_of_it, shown = way(*(f"library/part.py:{number} in _f" for number in range(8)))
+    assert shown == all_of_it
 
 
 def test_stack_ends_where_the_process_began() -> None:
