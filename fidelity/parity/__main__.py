@@ -64,8 +64,8 @@ def main(arguments: Sequence[str]) -> int:
         low = evidence.nearest(FAULTS)[:_LOWEST]
         high = [name for name in evidence.nearest(BENIGN) if name != ALWAYS][: _HIGHEST - 1]
         evidence.take(FAULTS, Size(many), low)
-        for samples, threads in ((16, 1), (_LARGE, 1), (_LARGE, 2)):
-            evidence.take(BENIGN, Size(many, samples, threads), [ALWAYS, *high])
+        for size in (Size(many), Size(few, _LARGE), Size(few, _LARGE, threads=2)):
+            evidence.take(BENIGN, size, [ALWAYS, *high])
     made = evidence.page()
     print(made)
     if given.write:
@@ -87,7 +87,9 @@ class Evidence:
         """Run programs of a file, all if none is given."""
         self.add(file, size, judgements([f"{file}::test_{p}" for p in programs] or [file], size))
         minutes = (time.monotonic() - self._began) / 60
-        print(f"{minutes:.1f} minutes: {file}, {size}", file=sys.stderr, flush=True)
+        print(f"after {minutes:.1f} minutes:", file=sys.stderr)
+        rows = [_row(file, *row) for row in self._found[file].items() if row[0][1] == size]
+        print("\n".join(rows), file=sys.stderr, flush=True)
 
     def add(self, file: str, size: Size, judged: Iterable[Judgement]) -> None:
         """Take how programs were judged; print what is not as it should be."""
