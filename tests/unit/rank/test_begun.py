@@ -62,6 +62,7 @@ class Group:
         self.made: dict[str, int] = {}
         self.journal = SimpleNamespace(
             calls=[],
+            forms=[],
             made=self.made,
             waiting={},
             before=lambda name: BEFORE,
