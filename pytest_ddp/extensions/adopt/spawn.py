@@ -89,6 +89,7 @@ class Spawns:
     def pytest_fixture_setup(
         self, fixturedef: pytest.FixtureDef[Any]
     ) -> Generator[None, object, object]:
+        __tracebackhide__ = True
         before = self._due
         # The fixture's own teardown may check how the process ended.
         if before is not ExitDeadline.END:
@@ -102,22 +103,26 @@ class Spawns:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
+        __tracebackhide__ = True
         return (yield from self._judged(item, "setup", ExitDeadline.NOW))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        __tracebackhide__ = True
         return (yield from self._judged(item, "call", ExitDeadline.NOW))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(
         self, item: pytest.Item, nextitem: pytest.Item | None
     ) -> Generator[None, object, object]:
+        __tracebackhide__ = True
         due = ExitDeadline.TEARDOWN if nextitem is not None else ExitDeadline.END
         return (yield from self._judged(item, "teardown", due))
 
     def _judged(
         self, item: pytest.Item, when: str, due: ExitDeadline
     ) -> Generator[None, object, object]:
+        __tracebackhide__ = True
         try:
             result = yield
         except BaseException as error:

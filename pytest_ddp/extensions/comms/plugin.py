@@ -129,6 +129,7 @@ def pytest_ddp_test_ended() -> Mapping[str, Any]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown() -> Generator[None, None, None]:
+    __tracebackhide__ = True
     # Outermost, since a fixture of the test may hold the block.
     try:
         yield

@@ -446,7 +446,9 @@ def test_no_thread_is_there_that_a_test_did_not_start(suite: Suite) -> None:
     suite.write("test_it.py", PRELUDE + POLICED)
     found = suite.run("--ddp-adopt=spawn", "-p", "no:randomly")
     found.assert_outcomes(passed=11, error=1)
-    assert found["test_with_a_thread_of_its_own"].verdict == "passed+error"
+    own = found["test_with_a_thread_of_its_own"]
+    assert own.verdict == "passed+error"
+    assert "pytest_ddp" not in own.text
 
 
 def test_a_timeout_of_pytest_timeout(suite: Suite) -> None:
