@@ -83,6 +83,12 @@ def test_a_broken_guarantee_is_above_the_rows_in_full() -> None:
     assert f"{parts} of {parts + 1} parts of" in row
 
 
+def test_a_path_in_evidence_stays_whole() -> None:
+    path = f"/tmp/ddp-conformance-{'x' * 60}/run-1"
+    one = replace(judged(Word.FAILED), witness=(f"size 1: it was not written: {path}",))
+    assert f"      {path}" in texts(ScreenRun(judged=[one]))
+
+
 def test_a_row_names_systems_and_how_many_parts_keep_the_group() -> None:
     run = ScreenRun(
         [

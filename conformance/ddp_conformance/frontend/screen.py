@@ -73,7 +73,15 @@ def _broken(run: ScreenRun) -> Iterator[str]:
 
 
 def _wrapped(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ")
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        # Paths and names stay whole, to be searched for and copied.
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _table(run: ScreenRun) -> Iterator[str]:
