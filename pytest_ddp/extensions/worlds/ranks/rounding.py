@@ -15,7 +15,9 @@ Each operator is of one of three kinds:
 - any other, softmax, norms and losses among them: its inputs are disturbed, relative to themselves.
 
 Of operators on 16-bit numbers the results are disturbed by one unit in the last place: hardware
-adds in 32 bits, and rounds once.
+adds in 32 bits, and rounds once. A world with parts of a sum on several ranks rounds each part, and
+parts may be far larger than the sum. So a linear operator is also disturbed by one unit of the same
+sum with random signs, which is as large as a part of it.
 """
 
 from __future__ import annotations
@@ -69,6 +71,9 @@ EXACT = frozenset(
 )
 """Operators without a sum, beside views and those that torch itself tags as pointwise."""
 
+_WIDER = 16.0
+"""By how much less rounding is enlarged in 16 bits, whose eps is large by itself."""
+
 _NOT_COMPUTING = ("c10d", "_c10d_functional", "_dtensor", "prim", "profiler")
 """Namespaces of operators that move numbers between ranks, or are not run."""
 
@@ -82,7 +87,8 @@ class MonteCarloRounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Args:
         seed: of its generators. Ranks with the same seed are disturbed in the same way, as far as
             they compute the same.
-        scale: the multiple of what rounding can do, for numbers of 32 and 64 bits.
+        scale: the multiple of what rounding can do, for numbers of 32 and 64 bits; a sixteenth of it
+            for those of 16.
     """
 
     supports_higher_order_operators = True
@@ -116,8 +122,8 @@ class MonteCarloRounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not floats:
             return func(*args, **kwargs)
         self.disturbed += 1
-        if func._schema.name in LINEAR and not any(map(_is_narrow, floats)):
-            return self._linear(func, args, kwargs)
+        if func._schema.name in LINEAR:
+            return self._linear(func, args, kwargs, is_narrow=any(map(_is_narrow, floats)))
         given = zip(func._schema.arguments, args, strict=False)
         args = [value if _is_written(of) else self._disturbed(value) for of, value in given]
         written = {of.name for of in func._schema.arguments if _is_written(of)}
@@ -129,20 +135,30 @@ class MonteCarloRounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _disturbed(self, value: Any) -> Any:
         return tree_map_only(torch.Tensor, self._wide, value)
 
-    def _linear(self, func: OpOverload, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _linear(
+        self, func: OpOverload, args: Any, kwargs: dict[str, Any], *, is_narrow: bool
+    ) -> Any:
         found = func(*args, **kwargs)
+        change = self._with_random_signs if is_narrow else _absolute
         if func._schema.name in _IN_FIRST_ALONE:
-            bound = func(args[0].abs(), *args[1:], **kwargs)
+            other = func(change(args[0]), *args[1:], **kwargs)
         else:
-            bound = func(*tree_map_only(torch.Tensor, _absolute, args), **kwargs)
+            other = func(*tree_map_only(torch.Tensor, change, args), **kwargs)
         if isinstance(found, torch.Tensor):
-            return self._moved(found, bound)
-        return tuple(map(self._moved, found, bound))
+            return self._moved(found, other)
+        return tuple(map(self._moved, found, other))
 
-    def _moved(self, found: Any, bound: Any) -> Any:
+    def _moved(self, found: Any, other: Any) -> Any:
         if not _is_float(found):
             return found
-        return found + self._units(found, self._scale) * bound.abs()
+        if _is_narrow(found):
+            return found + self._units(found, self._scale / _WIDER) * (found.abs() + other.abs())
+        return found + self._units(found, self._scale) * other.abs()
+
+    def _with_random_signs(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not _is_float(tensor):
+            return tensor
+        return tensor * (1 - 2 * self._random(tensor, 0, 2).to(tensor.dtype))
 
     def _wide(self, tensor: torch.Tensor) -> torch.Tensor:
         if not _is_float(tensor) or _is_narrow(tensor):
@@ -152,19 +168,20 @@ class MonteCarloRounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _narrow(self, tensor: torch.Tensor) -> torch.Tensor:
         if not _is_float(tensor) or not _is_narrow(tensor):
             return tensor
-        return tensor * (1 + self._units(tensor, 1.0))
+        return tensor * (1 + self._units(tensor, self._scale / _WIDER))
 
     def _units(self, like: torch.Tensor, scale: float) -> torch.Tensor:
         """-1, 0 or 1 times the scale and the dtype's eps, for each element by chance."""
+        real = like.dtype.to_real() if like.is_complex() else like.dtype
+        return self._random(like, -1, 2).to(real) * (torch.finfo(like.dtype).eps * scale)
+
+    def _random(self, like: torch.Tensor, low: int, high: int) -> torch.Tensor:
         generator = self._generators.get(like.device)
         if generator is None:
             generator = torch.Generator(like.device).manual_seed(self._seed)
             self._generators[like.device] = generator
         options = {"generator": generator, "device": like.device, "dtype": torch.int8}
-        real = like.dtype.to_real() if like.is_complex() else like.dtype
-        return torch.randint(-1, 2, like.shape, **options).to(real) * (  # type: ignore[call-overload, no-any-return]
-            torch.finfo(like.dtype).eps * scale
-        )
+        return torch.randint(low, high, like.shape, **options)  # type: ignore[call-overload, no-any-return]
 
 
 def is_exact(func: OpOverload) -> bool:

@@ -24,11 +24,23 @@ def test_a_sum_of_products_moves_by_units_of_its_absolute_values() -> None:
 
 
 def test_narrow_results_move_by_one_unit() -> None:
-    a = torch.randn(8, 8, dtype=torch.bfloat16)
+    a = torch.randn(64, 64, dtype=torch.bfloat16)
     with MonteCarloRounding(1, 16.0):
-        disturbed = a @ a
-    relative = ((disturbed - a @ a) / (a @ a)).abs()
+        disturbed = torch.softmax(a, -1)
+    relative = ((disturbed - torch.softmax(a, -1)) / torch.softmax(a, -1)).abs()
     assert 0 < relative.max() <= 2 * torch.finfo(torch.bfloat16).eps
+
+
+def test_narrow_sums_move_by_a_unit_of_their_parts() -> None:
+    """Parts on two ranks are rounded one by one, and here nearly cancel."""
+    part = torch.randn(256, 64)
+    both = torch.cat([part, 1e-3 * torch.randn(256, 64) - part]).to(torch.bfloat16)
+    plain = both.sum(0)
+    of_ranks = both[:256].sum(0) + both[256:].sum(0)
+    with MonteCarloRounding(1, 16.0):
+        moved = both.sum(0) - plain
+    assert moved.abs().max() > (of_ranks - plain).abs().max() / 2
+    assert moved.abs().max() <= 2 * torch.finfo(torch.bfloat16).eps * both.abs().sum(0).max()
 
 
 def test_global_generators_are_not_advanced_and_a_seed_repeats() -> None:
