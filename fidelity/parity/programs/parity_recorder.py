@@ -39,7 +39,8 @@ class Recorder:
 
     def pytest_runtest_logreport(self, report):
         if report.failed:
-            self._failed[report.nodeid] = report.when, report.longreprtext
+            output = "\n".join(text for _, text in report.sections)
+            self._failed[report.nodeid] = report.when, report.longreprtext, output
         elif report.when == "call" and report.passed:
             self._passed.add(report.nodeid)
 
@@ -47,7 +48,7 @@ class Recorder:
         self._path.write_text("".join(json.dumps(self._row(i)) + "\n" for i in session.items))
 
     def _row(self, item):
-        when, text = self._failed.get(item.nodeid, ("", ""))
+        when, text, output = self._failed.get(item.nodeid, ("", "", ""))
         passed = "passed" if item.nodeid in self._passed else "did not run"
         judged = item.stash.get(JUDGED, None)
         stages = {} if judged is None else judged.stages
@@ -66,7 +67,7 @@ class Recorder:
             },
             "wrong": sorted(f"{one.place.name}: {one.place.tensor}" for one in first),
             "is_named": worst is not None and f"{worst.place.name}: {worst.place.tensor}" in text,
-            "text": text,
+            "text": f"{text}\n{output}",
         }
 
 

@@ -87,8 +87,8 @@ class MonteCarloRounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Args:
         seed: of its generators. Ranks with the same seed are disturbed in the same way, as far as
             they compute the same.
-        scale: the multiple of what rounding can do, for numbers of 32 and 64 bits; a sixteenth of it
-            for those of 16.
+        scale: the multiple of what rounding can do, for numbers of 32 and 64 bits; for those of 16
+            bits a sixteenth of it.
     """
 
     supports_higher_order_operators = True
