@@ -122,7 +122,7 @@ class MonteCarloRounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not floats:
             return func(*args, **kwargs)
         self.disturbed += 1
-        if func._schema.name in LINEAR:
+        if func._schema.name in LINEAR and not any(map(_is_written, func._schema.arguments)):
             return self._linear(func, args, kwargs, is_narrow=any(map(_is_narrow, floats)))
         given = zip(func._schema.arguments, args, strict=False)
         args = [value if _is_written(of) else self._disturbed(value) for of, value in given]
