@@ -21,7 +21,7 @@ import pytest_ddp
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-LOOKED_UP = (*("benchmarks", "ecosystem", "hookspecs", "kill-matrix", "parity", "troubleshooting"),)
+LOOKED_UP = ("benchmarks", "ecosystem", "hookspecs", "kill-matrix", "parity", "troubleshooting")
 """Measured tables made by commands, pages with a section for each code or hook: read in parts."""
 LONGEST = 1700
 """Words of any other page: it is read in ten minutes."""
