@@ -105,23 +105,20 @@ SOURCE = """
             os.waitpid(child, 0)
 
 
-    without_group = pytest.mark.ddp(world_size=2, timeout=5, init=False)
-
-
     def in_a_group_of_its_own(file, then):
         dist.init_process_group("gloo", init_method=f"file://{file}", rank=0, world_size=1)
         dist.all_reduce(torch.ones(1))
         then()
 
 
-    @without_group
+    @pytest.mark.ddp(timeout=5, init=False)
     def test_own_group(ddp, tmp_path):
         child = fork.Process(target=in_a_group_of_its_own, args=(tmp_path / "file", for_ever))
         child.start()
         child.join()
 
 
-    @without_group
+    @pytest.mark.ddp(timeout=60, init=False)
     def test_process_that_is_right(ddp, tmp_path):
         target = in_a_group_of_its_own
         child = fork.Process(target=target, args=(tmp_path / f"file{ddp.rank}", int))
