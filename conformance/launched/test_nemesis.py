@@ -93,11 +93,11 @@ def test_a_late_rank_waits_for_one_that_sleeps_and_not_for_a_heartbeat(tmp_path:
     assert not late._waits_alone(1, known)
 
 
-def order_of(rank: int, folder: Path) -> Order:
+def order_of(rank: int, folder: Path, looked: bool = False) -> Order:
     """Of two ranks, the first of which is late."""
     nothing = Named.of(signal.pause)
     return Order(
-        work=Work(does=nothing, entry=nothing, scenario=Scenario(late=0)),
+        work=Work(does=nothing, entry=nothing, scenario=Scenario(late=0, looked=looked)),
         rank=rank,
         world_size=2,
         directory=str(folder),
@@ -120,7 +120,7 @@ def test_a_late_rank_looks_before_another_one_removes(
     acted = threading.Event()
 
     def act() -> None:
-        other.at_change()
+        other.at_change(())
         acted.set()
 
     thread = threading.Thread(target=act)
@@ -133,4 +133,30 @@ def test_a_late_rank_looks_before_another_one_removes(
     held.touch()
     thread.join()
     assert acted.is_set()
+    assert not looking.exists()
+
+
+def test_a_rank_that_has_looked_is_let_go_to_the_change_that_another_one_waits_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Held at something else it goes first; at the same file, or in its folder, the other one."""
+    monkeypatch.setattr(delays, "PATIENCE", 300.0)
+    late, other = (
+        delays.Nemesis(order_of(rank, tmp_path, looked=True), Journal(tmp_path / "journal"))
+        for rank in range(2)
+    )
+    for rank in range(2):
+        (tmp_path / str(rank)).mkdir()
+    thread = threading.Thread(target=other.at_change, args=(["/run/old"],))
+    thread.start()
+    looking, held = tmp_path / "1" / delays.LOOKING, tmp_path / "0" / delays.LATE
+    while not late._held_at(1, delays.LOOKING):
+        thread.join(0.001)
+    late.at_stage()
+    late.at_change(["/run/older"])
+    assert late._rests(1, ["/run/older"])
+    assert not late._rests(1, ["/run/old/a.pt"])
+    assert looking.exists()
+    held.write_text("/run/old/a.pt")
+    thread.join()
     assert not looking.exists()

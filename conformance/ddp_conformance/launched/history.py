@@ -33,6 +33,11 @@ class Happened(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class Changes(Record):
+    """The rank removes, cuts, makes or renames files or folders of the run."""
+
+
+@dataclass(frozen=True, slots=True)
 class Chose(Record):
     """What a rank trains on."""
 

@@ -91,6 +91,8 @@ class Scenario:
 
     late: int | None = None
     """This rank enters each stage only when all others have ended or wait for another rank."""
+    looked: bool = False
+    """It is late only at changes of files that others change too, and has looked before them."""
     dying: int | None = None
     """This rank dies at its first optimizer step."""
     death: Death = "raises"
@@ -103,7 +105,10 @@ class Scenario:
     def label(self) -> str:
         """The disturbance in words, for evidence; empty for an undisturbed run."""
         if self.late is not None:
-            return f"rank {self.late} late at every stage"
+            where = (
+                "between its looks and its changes of files" if self.looked else "at every stage"
+            )
+            return f"rank {self.late} late {where}"
         if self.dying is not None:
             return self.death_at("at its first step")
         if self.lone is not None:

@@ -15,7 +15,7 @@ from ddp_conformance.framework.ranks import Ranks
 from ddp_conformance.framework.registry import Check, Guarantee
 from ddp_conformance.framework.verdict import UndecidedError, Violation
 from ddp_conformance.launched.endings import came_through
-from ddp_conformance.launched.history import Chose, Fetched, Happened, Optimized
+from ddp_conformance.launched.history import Changes, Chose, Fetched, Happened, Optimized
 from ddp_conformance.launched.order import Scenario
 from ddp_conformance.lifecycle import judge
 from ddp_conformance.lifecycle.subjects import Training, terms_of
@@ -89,10 +89,14 @@ def find_wrong_shares(subject: Training, ranks: Ranks) -> Sequence[Violation]:
 def find_speed_dependence(subject: Training, ranks: Ranks) -> Sequence[Violation]:
     """LIF-03."""
     base = run_of(subject, ranks)
-    late = {
-        scenario: run_of(subject, ranks, scenario)
-        for scenario in (Scenario(late=rank) for rank in range(ranks.world_size))
-    }
+
+    def runs(looked: bool) -> dict[Scenario, Run]:
+        scenarios = [Scenario(late=rank, looked=looked) for rank in range(ranks.world_size)]
+        return {scenario: run_of(subject, ranks, scenario) for scenario in scenarios}
+
+    late = runs(looked=False)
+    if any(isinstance(r, Changes) for run in (base, *late.values()) for r in run.history):
+        late |= runs(looked=True)
     if not any(came_through(run.history) for run in (base, *late.values())):
         demand_success(subject, base)
     return [

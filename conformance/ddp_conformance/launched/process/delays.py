@@ -6,12 +6,12 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from ddp_conformance.launched.history import Happened
+from ddp_conformance.launched.history import Changes, Happened
 from ddp_conformance.launched.journal import Journal
 from ddp_conformance.launched.order import Order
 from ddp_conformance.launched.process.own_waits import OwnWait, own_waits, sleep
@@ -54,6 +54,7 @@ class Nemesis:
         self._alone = ALONE
         self._reads = 0
         self._views = 0
+        self._changes = False
 
     def at_stage(self) -> None:
         """Come late, if this is the late rank.
@@ -61,7 +62,7 @@ class Nemesis:
         Not by a number of seconds, which would prove nothing on a busy machine: the rank waits
         until all others wait for it, or have ended. One that sleeps for a time does not.
         """
-        if self._scenario.late == self._order.rank:
+        if self._scenario.late == self._order.rank and not self._scenario.looked:
             with self._held_as(LATE):
                 self._wait_for_rest()
 
@@ -77,15 +78,22 @@ class Nemesis:
         if self._views <= VIEWS:
             self.at_stage()
 
-    def at_change(self) -> None:
+    def at_change(self, paths: Sequence[str]) -> None:
         """Come late to a call that removes, cuts, makes or renames, or let the late look first.
 
-        It then acts on what it saw, when the others have acted.
+        It then looks when the others have acted, or, in a run where it has ``looked``, acts on
+        what it saw before: two orders that exclude each other for one change.
         """
-        self.at_stage()
-        if self._scenario.late not in (None, self._order.rank):
-            with self._held_as(LOOKING):
-                self._let_look(self._scenario.late)
+        if not self._changes:
+            self._journal.add(Changes(self._order.rank))
+            self._changes = True
+        late = self._scenario.late
+        if late == self._order.rank:
+            with self._held_as(LATE, paths):
+                self._wait_for_rest(paths)
+        elif late is not None:
+            with self._held_as(LOOKING, paths):
+                self._let_look(late, paths)
 
     def at_step(self) -> None:
         """Come late, or die if this is the dying rank."""
@@ -103,33 +111,42 @@ class Nemesis:
         raise InjectedError(f"rank {self._order.rank} was made to fail")
 
     @contextmanager
-    def _held_as(self, name: str) -> Iterator[None]:
+    def _held_as(self, name: str, paths: Sequence[str] = ()) -> Iterator[None]:
         mark = Path(self._order.files(self._order.rank), name)
-        mark.touch()
+        mark.write_bytes(os.fsencode("\0".join(paths)))
         try:
             yield
         finally:
             mark.unlink(missing_ok=True)
 
-    def _is_held(self, rank: int, name: str) -> bool:
-        return Path(self._order.files(rank), name).exists()
+    def _held_at(self, rank: int, name: str) -> list[Path] | None:
+        """What it is about to change; ``None`` if it is not held."""
+        try:
+            paths = os.fsdecode(Path(self._order.files(rank), name).read_bytes())
+        except FileNotFoundError:
+            return None
+        return [Path(path) for path in paths.split("\0") if path]
 
-    def _let_look(self, late: int) -> None:
+    def _let_look(self, late: int, paths: Sequence[str]) -> None:
         began, seen = time.monotonic(), 0
         end = began + self._patience
-        while seen < LONG_REST and not self._is_held(late, LATE) and time.monotonic() < end:
-            alone = self._waits_alone(late, {})
-            seen = seen + 1 if not alone and self._rests(late) else 0
+        while seen < LONG_REST and time.monotonic() < end:
+            held = self._held_at(late, LATE)
+            if held is not None and (not self._scenario.looked or _meet(held, paths)):
+                break
+            # Held at another change, it goes on soon.
+            rests = held is None and not self._waits_alone(late, {}) and self._rests(late)
+            seen = seen + 1 if rests else 0
             sleep(INTERVAL)
         self._patience -= time.monotonic() - began
 
-    def _wait_for_rest(self) -> None:
+    def _wait_for_rest(self, paths: Sequence[str] = ()) -> None:
         end, seen = time.monotonic() + LONGEST, 0
         others = [r for r in range(self._order.world_size) if r != self._order.rank]
         known: dict[tuple[int, int], int] = {}
         while seen < LOOKS and (now := time.monotonic()) < end:
             alone = self._alone > 0 and any(self._waits_alone(r, known) for r in others)
-            seen = seen + 1 if not alone and all(map(self._rests, others)) else 0
+            seen = seen + 1 if not alone and all(self._rests(r, paths) for r in others) else 0
             sleep(INTERVAL)
             if alone:
                 passed = time.monotonic() - now
@@ -153,9 +170,16 @@ class Nemesis:
         first = known.setdefault((rank, wait.thread), wait.began)
         return first == wait.began or wait.thread == self._pid(rank)
 
-    def _rests(self, rank: int) -> bool:
-        """True if its main thread sleeps, or is no more; not while it lets a late rank look."""
-        return not self._is_held(rank, LOOKING) and self._state(rank) in ("S", *ENDED)
+    def _rests(self, rank: int, paths: Sequence[str] = ()) -> bool:
+        """True if its main thread sleeps, or is no more; not while it lets a late rank look.
+
+        Before another change than that of ``paths`` it waits until the late rank, which has
+        looked, comes to that one.
+        """
+        held = self._held_at(rank, LOOKING)
+        if held is not None:
+            return self._scenario.looked and bool(held) and not _meet(held, paths)
+        return self._state(rank) in ("S", *ENDED)
 
     def _has_ended(self, rank: int) -> bool:
         return self._state(rank) in ENDED
@@ -177,3 +201,12 @@ class Nemesis:
             return int(Path(self._order.files(rank), "pid").read_text())
         except (FileNotFoundError, ValueError):
             return 0
+
+
+def _meet(paths: Iterable[Path], others: Sequence[str]) -> bool:
+    """Whether one of them is one of the others, or is in it or around it."""
+    return any(
+        path.is_relative_to(other) or Path(other).is_relative_to(path)
+        for path in paths
+        for other in others
+    )

@@ -79,7 +79,7 @@ def _on_event(
         # With a folder's descriptor it is a part of rmtree, which was an event of its own.
         whole = len(arguments) < 2 or event not in ("os.remove", "os.rmdir") or arguments[1] == -1
         if whole and any(path.startswith(order.directory) for path in paths):
-            nemesis.at_change()
+            nemesis.at_change(paths)
     elif not _writes(*arguments[1:3]):
         if paths[0].startswith(order.directory):
             nemesis.at_reading()

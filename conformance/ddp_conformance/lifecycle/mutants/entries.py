@@ -35,6 +35,7 @@ MUTANTS = (
     mutant("LIF-02", beginnings.pass_before_init, "the same endless passes", "endless"),
     mutant("LIF-02", beginnings.shard_a_set, "shares of a set of names"),
     mutant("LIF-03", beginnings.read_before_written, "others read what rank 0 writes, at once"),
+    mutant("LIF-03", files.all_remove_at_once, "glob, then unlink, on every rank at once"),
     mutant("LIF-03", files.all_remove_old, "old checkpoints removed by every rank"),
     mutant("LIF-03", files.all_rename_best, "exists(), then rename"),
     mutant("LIF-03", files.removed_under_reader, "removed before others have read"),
@@ -93,6 +94,11 @@ BENIGN_VARIANTS = (
     BenignVariant(
         Training(run=files.remove_in_peace, traits=PADS, deaths=("is killed",)),
         "files that all ranks remove if they are there, and rank 0 when all have read them",
+        (2,),
+    ),
+    BenignVariant(
+        Training(run=files.all_remove_at_once_if_there, traits=PADS, deaths=("is killed",)),
+        "glob, then unlink of what is there, on every rank at once",
         (2,),
     ),
     BenignVariant(

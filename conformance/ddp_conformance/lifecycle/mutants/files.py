@@ -51,15 +51,15 @@ def work_on(ranks: range) -> None:
         torch.ones(8).sum()
 
 
-FIRST, OTHERS = range(1), range(1, 64)
+FIRST, OTHERS, NO_RANK = range(1), range(1, 64), range(0)
 
 
-def remove_old(missing_ok: bool) -> Callable[[int, nn.Module], None]:
-    """Every rank removes all checkpoints but the last one."""
+def remove_old(missing_ok: bool, busy: range = OTHERS) -> Callable[[int, nn.Module], None]:
+    """Every rank removes all checkpoints but the last one, some after work of their own."""
 
     def after(epoch: int, model: nn.Module) -> None:
         save_and_wait(model, Path(f"step_{epoch}.pt"))
-        work_on(OTHERS)
+        work_on(busy)
         for old in sorted(Path().glob("step_*.pt"))[:-1]:
             old.unlink(missing_ok=missing_ok)
 
@@ -69,6 +69,16 @@ def remove_old(missing_ok: bool) -> Callable[[int, nn.Module], None]:
 def all_remove_old() -> None:
     """``unlink`` on every rank: a late rank finds nothing to remove."""
     train_and(remove_old(missing_ok=False))
+
+
+def all_remove_at_once() -> None:
+    """``unlink`` on every rank of what it has just seen."""
+    train_and(remove_old(missing_ok=False, busy=NO_RANK))
+
+
+def all_remove_at_once_if_there() -> None:
+    """As they may: what is missing is fine."""
+    train_and(remove_old(missing_ok=True, busy=NO_RANK))
 
 
 def all_rename_best() -> None:
