@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_ddp.extensions.worlds.ranks.world_records import Deviation, Place, Table
+from pytest_ddp.extensions.worlds.ranks.world_records import Deviation, Table, TensorPlace
 
 FACTOR = 4.0
 """Right programs reach 2.0 at most, wrong ones 12 at least (docs/parity.md)."""
@@ -30,7 +30,7 @@ _SHOWN = 8
 class Comparison:
     """One tensor of a world, with what rounding makes of the reference's."""
 
-    place: Place
+    place: TensorPlace
     distance: Deviation
     rounding: float
     """The largest difference of the reference's further runs."""
@@ -50,7 +50,7 @@ def compare(table: Table, further: Sequence[Table]) -> list[Comparison]:
     return [Comparison(place, found, rounding_of(place, further)) for place, found in table.items()]
 
 
-def rounding_of(place: Place, further: Iterable[Table]) -> float:
+def rounding_of(place: TensorPlace, further: Iterable[Table]) -> float:
     """The largest difference that these runs have made in a tensor.
 
     A run whose value is infinitely far, such as NaN, tells nothing.
@@ -105,7 +105,7 @@ class Verdict:
     comparisons: tuple[Comparison, ...]
     """All of the world."""
     wrong: tuple[Comparison, ...]
-    wide: Mapping[Place, Deviation] | None
+    wide: Mapping[TensorPlace, Deviation] | None
     """The differences in float64; None if there was no such run."""
     why_not_wide: str
     chancy: tuple[str, ...]

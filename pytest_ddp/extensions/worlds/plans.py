@@ -29,7 +29,12 @@ import pytest
 
 from pytest_ddp.extensions.worlds import EXTENSION, PARAMETER, parity
 from pytest_ddp.extensions.worlds.parity import Comparison, Judged, Verdict
-from pytest_ddp.extensions.worlds.ranks.world_records import Deviation, Place, RankTable, WorldRun
+from pytest_ddp.extensions.worlds.ranks.world_records import (
+    Deviation,
+    RankTable,
+    TensorPlace,
+    WorldRun,
+)
 from pytest_ddp.session.planned_runs import ItemVerdict, PlannedRun, RunPlan, RunResult
 from pytest_ddp.settings.marked_items import MARK
 from pytest_ddp.system.stdlib import json, shutil
@@ -147,7 +152,7 @@ class _WorldRuns:
                 return ItemVerdict(error=problem)
             judged.stages["more rounding"] = parity.compare(measured.table, self._more_tables())
             wrong = [one for one in wrong if not parity.is_reached(one, self._more_tables())]
-        wide: dict[Place, Deviation] | None = None
+        wide: dict[TensorPlace, Deviation] | None = None
         why = ""
         if wrong:
             wide, why = yield from self._in_float64()
@@ -263,7 +268,7 @@ class _WorldRuns:
 
     def _in_float64(
         self,
-    ) -> Generator[PlannedRun, RunResult, tuple[dict[Place, Deviation] | None, str]]:
+    ) -> Generator[PlannedRun, RunResult, tuple[dict[TensorPlace, Deviation] | None, str]]:
         """The world's distances in float64, or why there are none."""
         reference = self._reference
         if why := (yield from self._reference_in_float64()):
@@ -287,7 +292,7 @@ class _WorldRuns:
 
     def _repeated_in_float64(
         self,
-    ) -> Generator[PlannedRun, RunResult, dict[Place, Deviation] | None]:
+    ) -> Generator[PlannedRun, RunResult, dict[TensorPlace, Deviation] | None]:
         """How far a second run of the reference in float64 is from the first."""
         if (yield from self._reference_in_float64()):
             return None
@@ -299,12 +304,12 @@ class _WorldRuns:
 
     # ------------------------------------------------------------------ results
 
-    def _tables(self) -> list[dict[Place, Deviation]]:
+    def _tables(self) -> list[dict[TensorPlace, Deviation]]:
         plain = self._reference.plain
         first = self._reference.further[:_ROUNDING]
         return [each.table for each in (*first, *([plain] if plain else []))]
 
-    def _more_tables(self) -> list[dict[Place, Deviation]]:
+    def _more_tables(self) -> list[dict[TensorPlace, Deviation]]:
         return [each.table for each in self._reference.further[_ROUNDING:]]
 
     def _is_disturbed(self) -> bool:
@@ -392,6 +397,6 @@ def _why_not_wide(table: RankTable | None, failure: str) -> str:
 _WIDE = ("torch.float64", "torch.complex128")
 
 
-def _is_rounding(found: Comparison, wide: dict[Place, Deviation]) -> bool:
+def _is_rounding(found: Comparison, wide: dict[TensorPlace, Deviation]) -> bool:
     at = wide.get(found.place)
     return at is not None and parity.is_rounding_in_float64(found, at)

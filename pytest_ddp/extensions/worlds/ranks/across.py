@@ -18,7 +18,12 @@ import torch
 from pytest_ddp import fixture
 from pytest_ddp.extensions.worlds.ranks.rounding import MonteCarloRounding
 from pytest_ddp.extensions.worlds.ranks.whole import Values, whole_values
-from pytest_ddp.extensions.worlds.ranks.world_records import Deviation, Place, RankTable, WorldRun
+from pytest_ddp.extensions.worlds.ranks.world_records import (
+    Deviation,
+    RankTable,
+    TensorPlace,
+    WorldRun,
+)
 from pytest_ddp.rank.equality import digest, leaves
 from pytest_ddp.system.stdlib import json
 
@@ -157,7 +162,7 @@ class AcrossWorlds:
         place, kinds = self._of_reference(run, name, number, entries)
         if limits is not None and run.only_measures:
             return
-        far = dict(self._distances(run, Place(name, number, ""), place, mine, limits))
+        far = dict(self._distances(run, TensorPlace(name, number, ""), place, mine, limits))
         if limits is not None or not all(map(_is_float_kind, kinds.values())):
             self._fail_beyond(run, name, far, limits)
         for failed_name, failed_number, text in run.failures:
@@ -255,7 +260,7 @@ class AcrossWorlds:
         return place, kinds
 
     def _distances(
-        self, run: WorldRun, of: Place, file: int, mine: Values, limits: Limits | None
+        self, run: WorldRun, of: TensorPlace, file: int, mine: Values, limits: Limits | None
     ) -> Iterator[tuple[str, Deviation]]:
         """What is beyond the user's limits, or an unequal integer; measure the others."""
         self._note_dtypes(tensor for tensor in mine.values() if tensor is not None)

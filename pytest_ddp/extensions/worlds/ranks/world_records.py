@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 
-class Place(NamedTuple):
+class TensorPlace(NamedTuple):
     """One tensor of one comparison."""
 
     name: str
@@ -30,7 +30,7 @@ class Deviation(NamedTuple):
     """Of the tensor's dtype."""
 
 
-Table = Mapping[Place, Deviation]
+Table = Mapping[TensorPlace, Deviation]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class WorldRun:
 class RankTable:
     """What one rank has measured in a run."""
 
-    table: dict[Place, Deviation]
+    table: dict[TensorPlace, Deviation]
     disturbed: dict[tuple[str, int], int]
     """How many operators were disturbed before each comparison."""
     chancy: list[str]
@@ -95,7 +95,7 @@ class RankTable:
     def from_json(cls, data: Mapping[str, Any]) -> RankTable:
         """The record that :meth:`as_json` was called on."""
         return cls(
-            {Place(*row[:3]): Deviation(*row[3:]) for row in data["table"]},
+            {TensorPlace(*row[:3]): Deviation(*row[3:]) for row in data["table"]},
             {(name, number): count for name, number, count in data["disturbed"]},
             data["chancy"],
             data["dtypes"],

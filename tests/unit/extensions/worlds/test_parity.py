@@ -8,13 +8,18 @@ import pytest
 
 from pytest_ddp.extensions.worlds import parity
 from pytest_ddp.extensions.worlds.parity import Comparison, Verdict
-from pytest_ddp.extensions.worlds.ranks.world_records import Deviation, Place, RankTable, WorldRun
+from pytest_ddp.extensions.worlds.ranks.world_records import (
+    Deviation,
+    RankTable,
+    TensorPlace,
+    WorldRun,
+)
 
 EPS = 2.0**-23
-WEIGHT = Place("gradients", 0, "weight")
+WEIGHT = TensorPlace("gradients", 0, "weight")
 
 
-def table(error: float, largest: float = 1.0) -> dict[Place, Deviation]:
+def table(error: float, largest: float = 1.0) -> dict[TensorPlace, Deviation]:
     return {WEIGHT: Deviation(error, largest, EPS)}
 
 
@@ -75,7 +80,8 @@ def test_what_outlives_a_run_differs_between_runs_with_rounding_as_well() -> Non
 def test_a_text_names_the_worst_tensor_and_shows_the_others() -> None:
     names = [f"layer{n}" for n in range(10)]
     errors = {
-        Place("gradients", 1, name): Deviation(0.1 * n, 1.0, EPS) for n, name in enumerate(names)
+        TensorPlace("gradients", 1, name): Deviation(0.1 * n, 1.0, EPS)
+        for n, name in enumerate(names)
     }
     found = parity.compare(errors, [dict.fromkeys(errors, Deviation(0.05, 1.0, EPS))])
     wrong = parity.beyond(found)
