@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pytest_ddp.extensions.worlds.ranks.world_records import Deviation, Table, TensorPlace
 
 FACTOR = 4.0
-"""Right programs reach 2.0 at most, wrong ones 12 at least (docs/parity.md)."""
+"""Wrong programs reach 12 at least, and right ones seldom 4: docs/parity.md has the ratios."""
 FLOOR = 64.0
 _SHRUNK = 1e-9
 """In float64: what right programs differ by is below it, relative to the largest value; wrong ones
