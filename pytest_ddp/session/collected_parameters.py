@@ -18,17 +18,17 @@ The ranks have the same values under different ids, as from a set: each interpre
 it in another order. Sort the values, or have ids that are made of them (ids=str)."""
 
 
-def refusals(told: Sequence[Sequence[Parameter]]) -> dict[str, str]:
+def refusals(sent: Sequence[Sequence[Parameter]]) -> dict[str, str]:
     """Why tests must not begin, by node id.
 
     Only another order is a reason: each rank has the same values, and some of them under other ids.
     A value that some ranks do not have depends on the rank, which may be intended.
 
     Args:
-        told: the parameters of one file, by rank.
+        sent: the parameters of one file, by rank.
     """
     found: dict[str, list[str]] = {}
-    for name, by_rank in _by_name(told):
+    for name, by_rank in _by_name(sent):
         for nodeid in by_rank[0] if _is_reordered(by_rank) else ():
             values = [texts[nodeid] for texts in by_rank]
             if len({*values}) > 1:
@@ -36,13 +36,13 @@ def refusals(told: Sequence[Sequence[Parameter]]) -> dict[str, str]:
     return {nodeid: f"{'; '.join(texts)}{_ADVICE}" for nodeid, texts in found.items()}
 
 
-def _by_name(told: Sequence[Sequence[Parameter]]) -> Iterator[tuple[str, list[dict[str, str]]]]:
+def _by_name(sent: Sequence[Sequence[Parameter]]) -> Iterator[tuple[str, list[dict[str, str]]]]:
     """Name and values of each parameter of a function that all ranks have."""
     found: dict[tuple[str, str], list[dict[str, str]]] = {}
-    for parameter in itertools.chain.from_iterable(told):
+    for parameter in itertools.chain.from_iterable(sent):
         found.setdefault((parameter.function, parameter.name), []).append(parameter.values)
     for (_, name), by_rank in found.items():
-        if len(by_rank) == len(told):
+        if len(by_rank) == len(sent):
             yield name, by_rank
 
 

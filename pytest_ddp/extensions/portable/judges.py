@@ -122,6 +122,6 @@ def findings(sent: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
         for name, judge in JUDGES.items()
     }
     # Ranks that rely on a collective have most often issued two operations in opposite orders.
-    told = {line for finding in found["waits"] for line in finding.lines}
-    found["orders"] = [one for one in found["orders"] if not told.issuperset(one.lines)]
+    shown = {line for finding in found["waits"] for line in finding.lines}
+    found["orders"] = [one for one in found["orders"] if not shown.issuperset(one.lines)]
     return [finding for each in found.values() for finding in each]
