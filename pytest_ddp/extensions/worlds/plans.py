@@ -219,7 +219,7 @@ class _WorldRuns:
         unlike = parity.beyond(repeated)
         if suspects := parity.unrepeated(repeated):
             # What differs between any two runs also differs between those with rounding, so that
-            # their differences are no limit for it. In float64 rounding shrinks, and the rest stays.
+            # their differences are no limit for it. In float64 rounding shrinks; the rest stays.
             wide = yield from self._repeated_in_float64()
             if wide is not None:
                 unlike = [one for one in suspects if not _is_rounding(one, wide)]
