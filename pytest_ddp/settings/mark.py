@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
 MARKER_HELP = (
     "ddp(world_size=2, backend='auto', timeout=300, ...): run the test on world_size ranks of one "
-    "torch.distributed process group, as one test. world_size is a number, a list of them or "
-    "'gpus'; arguments left out come from the marks of the class and the module, then from the "
-    "--ddp-* options."
+    "process group, as one test. world_size is a number, a list of them or 'gpus'; arguments left "
+    "out come from the marks of class and module, then from --ddp-* options."
 )
 _PAGE = "All arguments: docs/plugin.md#the-mark"
 

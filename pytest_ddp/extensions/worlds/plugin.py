@@ -27,8 +27,7 @@ _SIZE = "world_size"
 
 
 def pytest_ddp_mark_arguments() -> Mapping[str, MarkArgument]:
-    text = "worlds runs the test in each of these worlds, such as {'one': 1, 'ddp': 2}, and holds "
-    return {EXTENSION: MarkArgument(_check, text + "ddp.across_worlds against the first")}
+    return {EXTENSION: MarkArgument(_check, "worlds compares several worlds")}
 
 
 def _check(value: object) -> dict[str, dict[str, Any]]:
@@ -172,21 +171,29 @@ def pytest_ddp_test_ended() -> Mapping[str, Any]:
     return {}
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup() -> Generator[None, None, None]:
-    with _arithmetic():
-        return (yield)
+def pytest_ddp_rank_begins(config: pytest.Config) -> None:
+    config.pluginmanager.register(Arithmetic(), "ddp-worlds-arithmetic")
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call() -> Generator[None, None, None]:
-    __tracebackhide__ = True
-    with _arithmetic():
-        yield
-    if _across is not None:
-        _across.end()
+class Arithmetic:
+    """A pytest plugin of each rank: that of the run, for what the test computes.
 
+    Not a module, whose path pluggy's frames would show in a full trace.
+    """
 
-def _arithmetic() -> contextlib.AbstractContextManager[object]:
-    """That of the run, for what the test computes."""
-    return contextlib.nullcontext() if _across is None else _across.arithmetic()
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self) -> Generator[None, None, None]:
+        with self._entered():
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self) -> Generator[None, None, None]:
+        __tracebackhide__ = True
+        with self._entered():
+            yield
+        if _across is not None:
+            _across.end()
+
+    @staticmethod
+    def _entered() -> contextlib.AbstractContextManager[object]:
+        return contextlib.nullcontext() if _across is None else _across.arithmetic()

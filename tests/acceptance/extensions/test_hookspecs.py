@@ -202,7 +202,7 @@ def test_a_finding_is_the_failure_that_a_test_expects(run: Finished) -> None:
 def test_a_finding_is_no_exception_of_another_type(run: Finished) -> None:
     others = [r for nodeid, r in run.results.items() if "expects_other" in nodeid]
     assert [result.verdict for result in others] == ["failed"] * 4
-    assert all(result.text.startswith("found on ranks [0, 1]: ") for result in others)
+    assert all(flat(result.text).startswith("found on ranks [0, 1]: ") for result in others)
 
 
 @pytest.mark.parametrize(("strict", "verdict"), [(True, "failed"), (False, "xpassed")])

@@ -250,7 +250,7 @@ def test_each_operation(ddp):
         dist.scatter(two, pair if root else None, 0, async_op=True),
         dist.all_gather(out, one, async_op=True),
         dist.all_reduce(two, op=dist.ReduceOp.AVG, async_op=True),
-        dist.reduce(two, 1, async_op=True),
+        dist.reduce(ones(4), 1, async_op=True),
         dist.all_reduce_coalesced([one, two], async_op=True),
         dist.barrier(async_op=True),
     ):
