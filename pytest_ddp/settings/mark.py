@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MARKER_HELP = (
     "ddp(world_size=2, backend='auto', timeout=300, ...): run the test on world_size ranks of one "
-    "process group, as one test. world_size is a number, a list of them or 'gpus'; arguments left "
+    "process group. world_size is a number, a list of them or 'gpus'; arguments left "
     "out come from the marks of class and module, then from --ddp-* options."
 )
 _PAGE = "All arguments: docs/plugin.md#the-mark"
