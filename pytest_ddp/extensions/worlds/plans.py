@@ -35,7 +35,7 @@ from pytest_ddp.extensions.worlds.ranks.world_records import (
     TensorPlace,
     WorldRun,
 )
-from pytest_ddp.session.planned_runs import ItemVerdict, PlannedRun, RunPlan, RunResult
+from pytest_ddp.session.planned_runs import ItemVerdict, PlannedRun, RunPlan, RunResult, Runs
 from pytest_ddp.settings.marked_items import MARK
 from pytest_ddp.system.stdlib import json, shutil
 
@@ -47,7 +47,6 @@ _SCALE, _LARGER_SCALE = 16.0, 64.0
 JUDGED = pytest.StashKey[Judged]()
 """How a world was judged, in its item: for the evidence in docs/parity.md."""
 
-Runs: TypeAlias = Generator[PlannedRun, RunResult, ItemVerdict]
 _Key: TypeAlias = tuple[str, str, int]
 """Where a test is, its function, and the number of its set of parameters, without the world."""
 
