@@ -136,6 +136,28 @@ def test_every_state_that_a_thread_leaves_is_seen(tmp_path: Path) -> None:
     assert threading.getprofile() is None
 
 
+def test_several_threads_may_share_a_lock_with_the_reader(tmp_path: Path) -> None:
+    """No change is seen twice, and nobody waits for ever."""
+    guard = threading.Lock()
+    seen: list[int] = []
+
+    def read(place: str) -> None:
+        with guard:
+            seen.append(len(list(tmp_path.iterdir())))
+
+    def write(name: str) -> None:
+        with guard:
+            (tmp_path / name).touch()
+
+    with looking_at(tmp_path, read):
+        threads = [threading.Thread(target=write, args=(str(n),)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(seen) <= len(threads)
+
+
 def test_what_is_seen_between_calls_is_at_a_line_of_the_users(tmp_path: Path) -> None:
     seen: list[str] = []
     with writes_below(tmp_path), looking_at(tmp_path, seen.append):

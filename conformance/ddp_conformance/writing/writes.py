@@ -209,6 +209,9 @@ def _install() -> None:
 _BUSY = "/torch/distributed/"
 """Code that calls a lot, and writes none of the subject's files."""
 
+_LOOK_TIMEOUT = 1.0
+"""Seconds for which a thread that made a change waits until it has been seen."""
+
 
 @contextmanager
 def looking_at(folder: Path, look: Callable[[str], None]) -> Iterator[None]:
@@ -219,15 +222,23 @@ def looking_at(folder: Path, look: Callable[[str], None]) -> Iterator[None]:
     and processes write is seen at the next call here.
     """
     before = _state(folder)
+    one_at_a_time = threading.Lock()
 
     def called(frame: FrameType, event: str, argument: object) -> None:
         nonlocal before
         if not event.endswith("return") or _BUSY in frame.f_code.co_filename:
             return
-        now = _state(folder)
-        if now != before:
-            before = now
-            look(call_site(frame) or f"{frame.f_code.co_filename}:{frame.f_lineno}")
+        # A thread that changed something stands still until it has been seen, by whichever thread
+        # comes first. Not for ever: its own lock may be what ``look`` waits for.
+        mine = one_at_a_time.acquire(timeout=_LOOK_TIMEOUT)
+        try:
+            now = _state(folder)
+            if now != before:
+                before = now
+                look(call_site(frame) or f"{frame.f_code.co_filename}:{frame.f_lineno}")
+        finally:
+            if mine:
+                one_at_a_time.release()
 
     outer = threading.getprofile()
     threading.setprofile(called)
