@@ -138,7 +138,7 @@ def test_every_state_that_a_thread_leaves_is_seen(tmp_path: Path) -> None:
 
 def test_several_threads_may_share_a_lock_with_the_reader(tmp_path: Path) -> None:
     """No change is seen twice, and nobody waits for ever."""
-    guard = threading.Lock()
+    guard = threading.RLock()
     seen: list[int] = []
 
     def read(place: str) -> None:

@@ -209,7 +209,7 @@ def _install() -> None:
 _BUSY = "/torch/distributed/"
 """Code that calls a lot, and writes none of the subject's files."""
 
-_LOOK_TIMEOUT = 1.0
+_LOOK_TIMEOUT = 0.1
 """Seconds for which a thread that made a change waits until it has been seen."""
 
 
@@ -230,15 +230,15 @@ def looking_at(folder: Path, look: Callable[[str], None]) -> Iterator[None]:
             return
         # A thread that changed something stands still until it has been seen, by whichever thread
         # comes first. Not for ever: its own lock may be what ``look`` waits for.
-        mine = one_at_a_time.acquire(timeout=_LOOK_TIMEOUT)
+        if not one_at_a_time.acquire(timeout=_LOOK_TIMEOUT):
+            return
         try:
             now = _state(folder)
             if now != before:
                 before = now
                 look(call_site(frame) or f"{frame.f_code.co_filename}:{frame.f_lineno}")
         finally:
-            if mine:
-                one_at_a_time.release()
+            one_at_a_time.release()
 
     outer = threading.getprofile()
     threading.setprofile(called)
