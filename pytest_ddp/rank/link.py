@@ -185,7 +185,8 @@ class Link:
             for source in (self._channel.fileno(), listening):
                 poll.register(source, select.POLLIN)
             ready = {source for source, _ in poll.poll()}
-            if listening in ready:
+            # The main thread may have replaced it, and then closed it.
+            if listening in ready and listening == self._rendezvous.listening:
                 # The main thread may have served it, or the test closed it.
                 with contextlib.suppress(RuntimeError):
                     self._rendezvous.serve()

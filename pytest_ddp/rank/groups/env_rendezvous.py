@@ -64,13 +64,13 @@ class EnvRendezvous:
             ports = {name.rpartition(":")[2] for _, name in torch_state.held().values()}
             self._kept = [server for server in self._kept if str(server.port) in ports]
         self._was_used = False
-        self._address = os.environ.get("MASTER_ADDR", "")
-        self._port = os.environ.get("MASTER_PORT")
         self._attempts = itertools.count()
-        if listening:
-            if self.listening is not None:
-                socket.close(self.listening)
-            self.listening = listening[0]
+        with self._serving:  # port and socket change at once, as the link's thread may serve
+            self._address = os.environ.get("MASTER_ADDR", "")
+            self._port = os.environ.get("MASTER_PORT")
+            old, self.listening = self.listening, (*listening, self.listening)[0]
+        if listening and old is not None:
+            socket.close(old)
         if serve_now or self._original is None:
             self.serve()
 
@@ -92,10 +92,17 @@ class EnvRendezvous:
         return TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
 
     def serve(self) -> None:
-        """Serve the store of this test, if this rank is the one to do so and does not do it yet."""
+        """Serve the store of this test, if this rank is the one to do so and does not do it yet.
+
+        Raises:
+            RuntimeError: the test has closed the socket.
+        """
         with self._serving:
             listening, self.listening = self.listening, None
             if listening is not None:
+                # With another file torch does not serve, and waits for an answer of its own port.
+                if not _listens(listening, self._port):
+                    raise RuntimeError("the socket of MASTER_PORT has been closed")
                 self._server = TCPStore(
                     self._address,
                     int(self._port or 0),
@@ -119,6 +126,16 @@ class EnvRendezvous:
             first = next(found)
         for store, rank, world_size in itertools.chain((first,), found):
             yield PrefixStore(f"attempt_{attempt}", store), rank, world_size
+
+
+def _listens(descriptor: int, port: str | None) -> bool:
+    """True if it is, as ever, a socket that listens on this port."""
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as found:
+            is_listening = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            return bool(is_listening) and str(found.getsockname()[1]) == port
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager
