@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from torch.distributed import TCPStore
+import torch.distributed as dist
 
 from pytest_ddp.launch import rendezvous
 from pytest_ddp.rank.groups import env_rendezvous
@@ -58,7 +58,7 @@ def test_a_replaced_socket_is_not_served(
     monkeypatch.setattr(socket, "close", close_and_serve)
     port = begin()
     assert served.used_rendezvous()
-    TCPStore(rendezvous.LOOPBACK, port, is_master=False).set("key", "value")
+    dist.TCPStore(rendezvous.LOOPBACK, port, is_master=False).set("key", "value")
 
 
 @pytest.mark.parametrize("instead", ["nothing", "a file", "a socket"])
