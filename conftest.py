@@ -33,9 +33,6 @@ EXHAUSTIVE = (
     *(f"tests/acceptance/plugins/test_{name}.py" for name in ("editors", "testmon", "zoo")),
     # What a backend in Python shows (test_backends.py), with one that c++ compiles for 19 s.
     "tests/acceptance/devices/test_cpp_backend.py",
-    # Was red once, and is not understood: a file of torch in /dev/shm was left, perhaps by a
-    # process that was killed after it had made the file and before it had unlinked it.
-    "tests/acceptance/ends/test_hygiene.py::test_an_end_leaves_nothing[leaves]",
     # Again in another setting: by pytest what the command runs by pytest, in a spawned rank what
     # a forked one does, without the extensions what they do not change.
     "tests/acceptance/conformance/test_conformance_bad_parts.py::test_the_same_in_pytest",

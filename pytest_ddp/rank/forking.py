@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from pathlib import Path
 
 from pytest_ddp.protocol.channel import Channel
 from pytest_ddp.protocol.host_messages import KillRank, RankExited, RankStarted, StartRank
@@ -19,7 +18,7 @@ child it never returns."""
 
 _LAST_WAIT = 10.0
 """Seconds to wait at the very end for killed processes to disappear. On a machine that is busy they
-took more than one; then torch's daemons outlived the session."""
+took more than one."""
 _TRACKER_WAIT = 1.0
 """Seconds to wait for trackers, which are not killed."""
 _A_MOMENT = 0.05
@@ -41,7 +40,7 @@ _A_MOMENT = 0.05
 #                                                         `RankStarted`
 #   ended    process has      as running; the pidfd is    the process itself, or     reaped
 #            exited           readable                    `kill_group` at `KillRank`
-#   reaped   pid is free      pid in `_dead`              `_reap`, which sends       none
+#   reaped   pid is free      none                        `_reap`, which sends       none
 #                                                         `RankExited`
 #
 # In `_reap` the process group is killed before the leader is reaped: as long as the leader is a
@@ -49,7 +48,6 @@ _A_MOMENT = 0.05
 # which `processes.children` finds by their session, and `RankExited` is sent only after that: for
 # the controller, a rank that has exited has left no process behind.
 #
-# `_dead` is never cleared. At the end, `leftovers` uses it to find the files of dead processes.
 # Once the channel has ended, `serve` calls `_end_all`, for ranks in any state.
 
 
@@ -63,8 +61,6 @@ class RankHost:
         """Serial number by pid."""
         self._watches: dict[int, int] = {}
         """Pid by pidfd, which becomes readable when the process has ended."""
-        self._dead: set[int] = set()
-        """Pids of ranks, and of processes that they left behind, that have been reaped."""
         processes.adopt_orphans()
 
     def serve(self) -> None:
@@ -116,7 +112,6 @@ class RankHost:
         # Before the leader is reaped: until then the kernel gives its pid to no other process.
         processes.kill_group(pid)
         _, status = os.waitpid(pid, 0)
-        self._dead.add(pid)
         for orphan in processes.children():
             if orphan.session == pid:
                 kill(orphan.pid)
@@ -132,37 +127,35 @@ class RankHost:
             ) is not None:
                 if info.si_pid in self._ranks:
                     return
-                self._dead.add(info.si_pid)
                 os.waitpid(info.si_pid, 0)
 
     def _end_all(self) -> None:
         for pid in self._ranks:
             processes.kill_group(pid)
         begin = time.monotonic()
-        folders: set[Path] = set()
+        only_managers = 0
         # A killed process leaves its children to us, even daemons with a session of their own: go
-        # on until none is left.
-        while processes.has_children():
+        # on until none is left but torch's, which end after this process. None may be listed for a
+        # moment, in which a killed process leaves its children to us.
+        while processes.has_children() and only_managers < 2:
             left = self._children_left()
+            awaited = [child for child in left if not leftovers.is_manager(child.command)]
+            only_managers = only_managers + 1 if left and not awaited else 0
             # A tracker ends when its work is done, after this process if need be.
-            to_kill = [child for child in left if TRACKER not in child.command]
-            # None may be listed for a moment, in which a killed process leaves its children to us.
-            only_trackers = left and not to_kill
+            to_kill = [child for child in awaited if TRACKER not in child.command]
+            only_trackers = awaited and not to_kill
             if time.monotonic() > begin + (_TRACKER_WAIT if only_trackers else _LAST_WAIT):
                 break
             for child in to_kill:
-                if leftovers.is_manager(child.command):
-                    folders |= leftovers.manager_folders(child.pid)
                 kill(child.pid)
-            _wait_for_one(left)
-        leftovers.remove(folders, self._dead)
+            _wait_for_one(awaited)
 
     def _children_left(self) -> list[processes.Process]:
         """Our living children, after reaping those that have ended."""
         with contextlib.suppress(ChildProcessError):
             # waitpid returns 0 when no further child has ended.
-            while pid := os.waitpid(-1, os.WNOHANG)[0]:
-                self._dead.add(pid)
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
         return processes.children()
 
 

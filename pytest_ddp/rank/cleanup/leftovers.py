@@ -7,13 +7,10 @@ only a process that exits normally removes; here that is the session's folder.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable
 from multiprocessing import process, util
-from pathlib import Path
 from typing import Any
 
-from pytest_ddp.system.stdlib import os, shutil, subprocess
+from pytest_ddp.system.stdlib import os, subprocess
 
 TRACKER = "resource_tracker import main"
 """In the command line of a resource tracker: multiprocessing's, and joblib's."""
@@ -64,53 +61,12 @@ def _set_trackers_apart() -> None:
     module.spawnv_passfds = spawnv_passfds
 
 
-# ------------------------------------------------------------------
-# Cleans up what torch's shared-memory daemon leaves when it is killed.
-#
-# With the "file_system" sharing strategy, each process that shares tensors has a
-# ``torch_shm_manager``, which unlinks their files 2 s after its last client has ended. The end of a
-# session does not wait that long: the daemon is killed, and its work is done here.
-
-_MANAGER = "torch_shm_manager"
-_MANAGER_FOLDER = "torch-shm-dir-"
-
-
 def is_manager(command: str) -> bool:
-    """True for the command line of torch's daemon."""
-    return _MANAGER in command
+    """True for the command line of torch's shared-memory daemon.
 
-
-def manager_folders(pid: int) -> set[Path]:
-    """The folder of a living daemon's socket; empty if it cannot be found."""
-    try:
-        entries = list(Path(f"/proc/{pid}/fd").iterdir())
-        sockets = Path("/proc/net/unix").read_text(errors="replace").splitlines()
-    except OSError:
-        return set()
-    links = map(_target, entries)
-    inodes = {link[len("socket:[") : -1] for link in links if link.startswith("socket:[")}
-    rows = (line.split(maxsplit=7) for line in sockets)
-    return {
-        Path(row[7]).parent
-        for row in rows
-        if len(row) == 8 and row[6] in inodes and _MANAGER_FOLDER in row[7]
-    }
-
-
-def _target(entry: Path) -> str:
-    """The link's target; empty for a closed descriptor, as a daemon closes its dead clients'."""
-    try:
-        return os.readlink(entry)
-    except OSError:
-        return ""
-
-
-def remove(folders: Iterable[Path], creators: Iterable[int]) -> None:
-    """Remove daemons' folders, and the shared tensors of dead processes."""
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
-    dead = {f"torch_{pid}" for pid in creators}
-    with contextlib.suppress(OSError):
-        for path in Path("/dev/shm").glob("torch_*_*"):
-            if "_".join(path.name.split("_")[:2]) in dead:
-                path.unlink(missing_ok=True)
+    With the "file_system" sharing strategy, each process that shares tensors has one. It removes
+    their files from ``/dev/shm`` 2 s after its last client has ended, and ends. It alone knows the
+    files: their names have the number of the process that made them, which may be one that a rank
+    has reaped, such as a DataLoader worker.
+    """
+    return "torch_shm_manager" in command

@@ -167,4 +167,18 @@ LEAVES = """
     def test_leaves_shared_memory(ddp):
         KEEP.append(torch.ones(100).share_memory_())
         ddp.barrier()
+
+    class Seen(Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            tell("SEEN")
+            return torch.ones(1000)
+
+    @pytest.mark.ddp(world_size=2)
+    def test_leaves_batches_of_ended_workers(ddp):
+        KEEP.extend(DataLoader(Seen(), num_workers=1))
+        some = iter(DataLoader(Seen(), num_workers=1))
+        KEEP.append(next(some))
 """
