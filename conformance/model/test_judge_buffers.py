@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ddp_conformance.launched.history import Ended
 from ddp_conformance.model.history import Buffers, State
 from ddp_conformance.model.judge_buffers import judge_equal_buffers
 from hypothesis import given, settings
@@ -45,6 +46,12 @@ def test_what_was_not_shown_is_no_pass() -> None:
     assert texts(EQUAL[:3]) == ["no buffer was seen in any checkpoint"]
     empty = [replace(seen, contents=()) for seen in EQUAL[3:]]
     assert texts([*EQUAL[:3], *empty]) == ["no buffer was seen in any checkpoint"]
+
+
+def test_a_run_that_broke_off_need_not_have_come_to_a_checkpoint() -> None:
+    raised = Ended(1, order=0, code=1, returned=False, error="RuntimeError: x")
+    assert judge_equal_buffers([raised]) == ()
+    assert judge_equal_buffers([*EQUAL[:3], raised]) == ()
 
 
 names = st.lists(st.sampled_from(["mean", "var", "count"]), min_size=1, unique=True)
