@@ -12,6 +12,7 @@ from _pytest._code.code import ReprExceptionInfo, ReprFileLocation, ReprTracebac
 
 from pytest_ddp.system.stdlib import time
 from pytest_ddp.verdict.diagnosis import Diagnosis, Kind
+from pytest_ddp.verdict.rank_failure import message_of
 
 
 def skipped_without_ranks(item: pytest.Item, reason: str) -> list[pytest.TestReport]:
@@ -67,16 +68,11 @@ def exception_of(report: pytest.TestReport, diagnosis: Diagnosis | None) -> Base
     deadlock a ``Deadlock``, and so on for :class:`Kind`, with the verdict as text.
     """
     if diagnosis is None:
-        return _like(_message(report))
+        return _like(message_of(report.longrepr))
     if diagnosis.kind is Kind.FAILURE:
         return _like(diagnosis.roots[0][0].message)
     name = _OWN_KINDS.sub("", diagnosis.kind.value.title())
     return _made(name, Exception, diagnosis.verdict.removeprefix(f"{diagnosis.kind}: "))
-
-
-def _message(report: pytest.TestReport) -> str:
-    crash = getattr(report.longrepr, "reprcrash", None)
-    return report.longreprtext if crash is None else str(crash.message)
 
 
 def _like(message: str) -> BaseException:

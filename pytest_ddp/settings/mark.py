@@ -144,7 +144,7 @@ def read_mark(node: pytest.Item, options: Options) -> Mark | None:
         pytest.UsageError: a mark is wrong.
     """
     arguments: dict[str, Any] = {}
-    marks = list(_nearest_first(node))
+    marks = list(nearest_first(node))
     for owner, mark in marks:
         arguments = _checked(node, owner, mark) | arguments
     if not marks:
@@ -236,7 +236,8 @@ def _in_testcase(node: pytest.Item) -> bool:
     return cls is not None and issubclass(cls, unittest.TestCase)
 
 
-def _nearest_first(node: pytest.Item) -> Iterator[tuple[Node, pytest.Mark]]:
+def nearest_first(node: pytest.Item) -> Iterator[tuple[Node, pytest.Mark]]:
+    """The ``ddp`` marks of an item with the nodes that have them, the nearest mark first."""
     pairs = node.iter_markers_with_node("ddp")
     for owner, marks in itertools.groupby(pairs, key=lambda pair: pair[0]):
         yield from sorted(marks, key=lambda pair: _distance(owner, pair[1]))

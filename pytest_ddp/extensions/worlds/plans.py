@@ -38,6 +38,7 @@ from pytest_ddp.extensions.worlds.ranks.world_records import (
 from pytest_ddp.session.planned_runs import ItemVerdict, PlannedRun, RunPlan, RunResult, Runs
 from pytest_ddp.settings.marked_items import MARK
 from pytest_ddp.system.stdlib import json, shutil
+from pytest_ddp.verdict.rank_failure import first_line, message_of
 
 _ROUNDING = 3
 _MORE_ROUNDING = 10
@@ -49,6 +50,8 @@ JUDGED = pytest.StashKey[Judged]()
 
 _Key: TypeAlias = tuple[str, str, int]
 """Where a test is, its function, and the number of its set of parameters, without the world."""
+
+_KEY = pytest.StashKey[_Key]()
 
 
 @dataclass(slots=True)
@@ -75,8 +78,6 @@ class Plans:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._keys: dict[str, _Key] = {}
-        """By node id."""
         self._items: dict[_Key, dict[str, pytest.Item]] = {}
         self._references: dict[_Key, Reference] = {}
         self._folder: Path | None = None
@@ -89,12 +90,12 @@ class Plans:
             function, world = _function(item), _world(item)
             key = *function, counts[*function, world]
             counts[*function, world] += 1
-            self._keys[item.nodeid] = key
+            item.stash[_KEY] = key
             self._items.setdefault(key, {})[world] = item
 
     def plan(self, item: pytest.Item) -> RunPlan:
         """The runs of a world."""
-        key = self._keys[item.nodeid]
+        key = item.stash[_KEY]
         reference = self._references.get(key)
         if reference is None:
             worlds: Any = item.stash[MARK].extra[EXTENSION]
@@ -126,7 +127,7 @@ class _WorldRuns:
 
     def runs(self) -> Runs:
         reference = self._reference
-        if self._item is reference.item:
+        if self._world == reference.world:
             return (yield from self._own_reference())
         if not reference.has_run:
             self._take_reference((yield self._reference_run("reference")))
@@ -180,8 +181,14 @@ class _WorldRuns:
     # ------------------------------------------------------------------ the reference
 
     def _own_reference(self) -> Runs:
-        result = yield self._reference_run("reference")
-        self._take_reference(result)
+        reference = self._reference
+        is_made = reference.has_run and not reference.problem and not reference.skip
+        # Other worlds, which ran before it, were compared with the first one, which is kept.
+        name = "again" if is_made else "reference"
+        result = yield self._reference_run(name, records=name)
+        shutil.rmtree(reference.folder / "again", ignore_errors=True)
+        if not is_made or _failure_of(result):
+            self._take_reference(result)
         return ItemVerdict(result)
 
     def _take_reference(self, result: RunResult) -> None:
@@ -346,13 +353,15 @@ class _WorldRuns:
         reference = self._reference
         folder = str(reference.folder)
         run = WorldRun(self._name(what), self._world, reference.world, folder, **fields)
-        carried = "wide" if run.is_wide else "reference"
+        carried = _CARRIED[run.is_wide]
         return self._planned(run, self._item, reference.folder / "carry" / carried)
 
     def _planned(self, run: WorldRun, item: pytest.Item, carried: Path | None) -> PlannedRun:
         carry = self._reference.folder / "carry" / run.name
-        shutil.rmtree(carry, ignore_errors=True)
         carry.parent.mkdir(exist_ok=True)
+        for left in carry.parent.iterdir():
+            if left == carry or left.name not in _CARRIED:  # others are of runs that are over
+                shutil.rmtree(left)
         if carried is None:
             carry.mkdir()
         else:
@@ -379,9 +388,7 @@ def _failure_of(result: RunResult) -> str:
     """The first line of a run's first failure; empty if there is none."""
     for report in result.reports:
         if report.failed:
-            crash = getattr(report.longrepr, "reprcrash", None)
-            text = report.longreprtext if crash is None else str(crash.message)
-            return next(iter(text.strip().splitlines()), "it failed")
+            return first_line(message_of(report.longrepr)) or "it failed"
     return ""
 
 
@@ -394,6 +401,8 @@ def _why_not_wide(table: RankTable | None, failure: str) -> str:
 
 
 _WIDE = ("torch.float64", "torch.complex128")
+_CARRIED = ("reference", "wide")
+"""Runs of the reference whose ``ddp.carry`` other worlds find."""
 
 
 def _is_rounding(found: Comparison, wide: dict[TensorPlace, Deviation]) -> bool:

@@ -13,14 +13,13 @@ import pytest
 
 from pytest_ddp.extending import on_rank
 from pytest_ddp.extensions.worlds import EXTENSION, PARAMETER
-from pytest_ddp.settings.mark import MarkArgument
+from pytest_ddp.settings.mark import MarkArgument, nearest_first
 from pytest_ddp.settings.marked_items import MARK
 
 if TYPE_CHECKING:
     from pytest_ddp.extensions.worlds.plans import Plans
     from pytest_ddp.extensions.worlds.ranks.across import AcrossWorlds
-    from pytest_ddp.fixture import Ddp
-    from pytest_ddp.session.planned_runs import RunPlan
+    from pytest_ddp.session.planned_runs import RunPlan, Runs
 
 _PLANS = pytest.StashKey[Any]()
 _SIZE = "world_size"
@@ -74,7 +73,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def _worlds_of(node: pytest.Item) -> dict[str, dict[str, Any]] | None:
     """The worlds of the nearest mark with some; None without, or where they are wrong."""
-    for mark in node.iter_markers("ddp"):
+    for _, mark in nearest_first(node):
         if EXTENSION in mark.kwargs:
             with contextlib.suppress(ValueError):  # reported with the item
                 return _check(mark.kwargs[EXTENSION])
@@ -97,7 +96,11 @@ def pytest_make_collect_report(
     worlds = [item for item in items if report.passed and _worlds_of(item) is not None]
     if not worlds or on_rank(collector.config):
         return report
-    errors = [f"{item.nodeid}: {problem}" for item in worlds if (problem := _problem_of(item))]
+    errors = dict.fromkeys(
+        f"{item.nodeid.partition('[')[0]}: {problem}"
+        for item in worlds
+        if (problem := _problem_of(item))
+    )
     if errors:
         report.outcome, report.longrepr, report.result = "failed", "\n".join(errors), []
         return report
@@ -109,16 +112,16 @@ def pytest_make_collect_report(
 
 
 def _problem_of(item: pytest.Item) -> str:
-    marks = item.iter_markers("ddp")
-    if any({EXTENSION, _SIZE} <= mark.kwargs.keys() for mark in marks):
+    callspec = getattr(item, "callspec", None)
+    arguments = (
+        None if callspec is None else (_worlds_of(item) or {}).get(callspec.params.get(PARAMETER))
+    )
+    if arguments is None:
+        return _NOT_PARAMETRIZED
+    if _has_other_size(item, arguments):
         return (
             "@pytest.mark.ddp(worlds=..., world_size=...): each world has a world size of its own. "
             "Remove world_size."
-        )
-    if getattr(item, "callspec", None) is None or PARAMETER not in item.callspec.params:  # type: ignore[attr-defined]
-        return (
-            "@pytest.mark.ddp(worlds=...): pytest cannot parametrize it. Put the mark on a test "
-            "function, or on a plain class; a unittest.TestCase has no worlds."
         )
     if item.config.hook.pytest_ddp_make_layout(config=item.config) is not None:
         return (
@@ -128,14 +131,44 @@ def _problem_of(item: pytest.Item) -> str:
     return ""
 
 
+_NOT_PARAMETRIZED = (
+    "@pytest.mark.ddp(worlds=...): pytest cannot parametrize it. Put the mark on a test function, "
+    "or on a plain class or module; a unittest.TestCase has no worlds."
+)
+
+
+def _has_other_size(item: pytest.Item, arguments: dict[str, Any]) -> bool:
+    """Whether a mark beside those of the world, or nearer, has a world size."""
+    own = pytest.mark.ddp(**arguments).mark
+    for _, mark in nearest_first(item):
+        if mark == own:
+            continue
+        if _SIZE in mark.kwargs:
+            return True
+        if EXTENSION in mark.kwargs:
+            break
+    return False
+
+
 # ------------------------------------------------------------------ in the pytest process
 
 
 def pytest_ddp_plan_runs(item: pytest.Item) -> RunPlan | None:
     if EXTENSION not in item.stash[MARK].extra:
         return None
+    if problem := _problem_of(item):  # a mark that a plugin has added after the collection
+        from pytest_ddp.session.planned_runs import RunPlan  # noqa: PLC0415
+
+        return RunPlan(_error(problem))
     plans: Plans = item.config.stash[_PLANS]
     return plans.plan(item)
+
+
+def _error(text: str) -> Runs:
+    from pytest_ddp.session.planned_runs import ItemVerdict  # noqa: PLC0415 - few need it
+
+    yield from ()
+    return ItemVerdict(error=text)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -146,33 +179,37 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 # ------------------------------------------------------------------ in the ranks
 
 _across: AcrossWorlds | None = None
+"""None before the first test with worlds: others import nothing of it, and run under no hook."""
 
 
-def pytest_ddp_fixture_attributes(ddp: Ddp) -> Mapping[str, object]:
+def pytest_ddp_fixture_attributes() -> Mapping[str, object]:
+    from pytest_ddp.extensions.worlds.ranks.without_worlds import attributes  # noqa: PLC0415
+
+    return attributes()
+
+
+def pytest_ddp_test_begins(item: pytest.Item, sent: Mapping[str, Any]) -> None:
     global _across
-    from pytest_ddp.extensions.worlds.ranks.across import AcrossWorlds, NoCarry  # noqa: PLC0415
-
-    _across = AcrossWorlds(ddp.rank, ddp.gather)
-    _across.begin(None)
-    return {"across_worlds": _across, "world": None, "carry": NoCarry()}
-
-
-def pytest_ddp_test_begins(sent: Mapping[str, Any]) -> None:
-    if _across is None:
+    data = sent.get(EXTENSION)
+    if _across is None and data is None:
         return
+    from pytest_ddp import fixture  # noqa: PLC0415
     from pytest_ddp.extensions.worlds.ranks import across  # noqa: PLC0415
 
-    across.begin(_across, sent.get(EXTENSION))
+    if data is None:
+        across.leave()
+        return
+    if _across is None:
+        ddp = fixture.current()
+        _across = across.AcrossWorlds(ddp.rank, ddp.gather)
+        item.config.pluginmanager.register(Arithmetic(), "ddp-worlds-arithmetic")
+    across.begin(_across, data)
 
 
 def pytest_ddp_test_ended() -> Mapping[str, Any]:
     if _across is not None:
         _across.finish()
     return {}
-
-
-def pytest_ddp_rank_begins(config: pytest.Config) -> None:
-    config.pluginmanager.register(Arithmetic(), "ddp-worlds-arithmetic")
 
 
 class Arithmetic:
@@ -183,17 +220,17 @@ class Arithmetic:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self) -> Generator[None, None, None]:
-        with self._entered():
+        with _arithmetic():
             return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self) -> Generator[None, None, None]:
         __tracebackhide__ = True
-        with self._entered():
+        with _arithmetic():
             yield
         if _across is not None:
             _across.end()
 
-    @staticmethod
-    def _entered() -> contextlib.AbstractContextManager[object]:
-        return contextlib.nullcontext() if _across is None else _across.arithmetic()
+
+def _arithmetic() -> contextlib.AbstractContextManager[object]:
+    return contextlib.nullcontext() if _across is None else _across.arithmetic()

@@ -18,6 +18,7 @@ import torch
 from pytest_ddp import fixture
 from pytest_ddp.extensions.worlds.ranks.rounding import MonteCarloRounding
 from pytest_ddp.extensions.worlds.ranks.whole import Values, whole_values
+from pytest_ddp.extensions.worlds.ranks.without_worlds import NO_WORLDS, attributes
 from pytest_ddp.extensions.worlds.ranks.world_records import (
     Deviation,
     RankTable,
@@ -31,13 +32,9 @@ _LARGEST_RECORD = 1 << 30
 """Bytes that one rank of the reference may write for a test."""
 _SHOWN = 4
 """Names in an error at most."""
-_NO_WORLDS = (
-    "this test has no worlds: write @pytest.mark.ddp(worlds={'one': 1, 'ddp': 2}), in place of "
-    "world_size"
-)
 _OWN_SAMPLES = (
-    "If each rank has computed it from samples of its own, reduce it first: "
-    "sum(ddp.gather(loss.item())) / ddp.world_size."
+    "  If each rank has computed it from samples of its own, reduce it first:\n"
+    "  sum(ddp.gather(loss.item())) / ddp.world_size"
 )
 
 
@@ -65,8 +62,9 @@ class AcrossWorlds:
     def __init__(self, rank: int, gather: Callable[[Any], list[Any]]) -> None:
         self._rank, self._gather = rank, gather
         self._run: WorldRun | None = None
+        self.rounding: MonteCarloRounding | None = None
 
-    def begin(self, run: WorldRun | None) -> None:
+    def begin(self, run: WorldRun) -> None:
         """A test begins."""
         self._run = run
         self._used: dict[str, int] = {}
@@ -76,12 +74,8 @@ class AcrossWorlds:
         self._measured = RankTable({}, {}, [], [])
         self._reference: dict[tuple[str, int], tuple[int, dict[str, str]]] = {}
         """The place in the reference's order and the kinds, by name and number."""
-        self.rounding: MonteCarloRounding | None = None
-        if run is None:
-            return
         Path(run.folder, "tables").mkdir(parents=True, exist_ok=True)
-        if run.seed is not None:
-            self.rounding = MonteCarloRounding(run.seed, run.scale)
+        self.rounding = None if run.seed is None else MonteCarloRounding(run.seed, run.scale)
         if not run.records:
             rows = json.loads(Path(run.folder, run.compares, "index.json").read_text())
             self._reference = {
@@ -139,7 +133,7 @@ class AcrossWorlds:
         """
         __tracebackhide__ = True
         if self._run is None:
-            raise RuntimeError(f"ddp.across_worlds.assert_close: {_NO_WORLDS}")
+            raise RuntimeError(f"ddp.across_worlds.assert_close: {NO_WORLDS}")
         limits = _limits(rtol, atol, exact=exact)
         undisturbed = self.rounding.paused() if self.rounding else contextlib.nullcontext()
         with torch.no_grad(), undisturbed:
@@ -181,8 +175,8 @@ class AcrossWorlds:
         for name, count in wanted.items():
             if (done := self._used.get(name, 0)) < count:
                 raise AssertionError(
-                    f"world {run.world} has compared {name!r} {_times(done)}, and the reference "
-                    f"world {run.reference} {_times(count)}"
+                    f"world {run.world} has compared {name!r} {_times(done)},\n"
+                    f"  and the reference world {run.reference} {_times(count)}"
                 )
 
     def finish(self) -> None:
@@ -202,13 +196,11 @@ class AcrossWorlds:
     def _entries(self, run: WorldRun, name: str, values: Values) -> dict[str, HeldValue]:
         """What the ranks hold together, in the order of the lowest rank with a name."""
         __tracebackhide__ = True
-        mine = {k: None if v is None else (_kind(v), digest(leaves(v))) for k, v in values.items()}
+        mine = {
+            key: None if held is None else (_kind(held), digest(leaves(held)), held.nbytes)
+            for key, held in values.items()
+        }
         held = self._gather((self._written, mine))
-        if any(written > _LARGEST_RECORD for written, _ in held):
-            raise AssertionError(
-                f"{name}: the reference's values are more than 1 GiB on a rank; compare fewer of "
-                "them, or the last ones alone"
-            )
         found: dict[str, HeldValue] = {}
         first: dict[str, Any] = {}
         for rank, (_, table) in enumerate(held):
@@ -219,6 +211,14 @@ class AcrossWorlds:
                     found[key], first[key] = HeldValue(seen[0], rank), seen
                 elif first[key] != seen and not run.only_measures:
                     self._fail_unlike(name, key, found[key].owner, rank, values)
+        written = [before for before, _ in held]
+        for key, (*_, size) in first.items():
+            written[found[key].owner] += size
+        if run.records and max(written) > _LARGEST_RECORD:
+            raise AssertionError(
+                f"{name}: the reference's values are more than 1 GiB on a rank;\n"
+                "  compare fewer of them, or the last ones alone"
+            )
         return found
 
     def _fail_unlike(self, name: str, key: str, one: int, other: int, values: Values) -> NoReturn:
@@ -229,7 +229,7 @@ class AcrossWorlds:
         where = f"{name}: {key}" if key else name
         raise AssertionError(
             f"{where} differs between ranks {one} and {other} of this world: {texts[one]}, "
-            f"{texts[other]}. {_OWN_SAMPLES}"
+            f"{texts[other]}\n{_OWN_SAMPLES}"
         )
 
     # ------------------------------------------------------------------ with the reference
@@ -251,8 +251,8 @@ class AcrossWorlds:
         if known is None:
             had = sum(other == name for other, _ in self._reference)
             raise AssertionError(
-                f"world {run.world} compares {name!r} for the {_ordinal(number + 1)} time, and the "
-                f"reference world {run.reference} has compared it {_times(had)}"
+                f"world {run.world} compares {name!r} for the {_ordinal(number + 1)} time,\n"
+                f"  and the reference world {run.reference} has compared it {_times(had)}"
             )
         place, kinds = known
         if problem := _unlike(run, {k: e.kind for k, e in entries.items()}, kinds):
@@ -296,8 +296,8 @@ class AcrossWorlds:
         where = f"{name}: {key}" if key else name
         by = f"by {worst.error:.3g}" if math.isfinite(worst.error) else "in values that are NaN"
         raise AssertionError(
-            f"{where} is not {asked} that of world {run.reference}: it differs {by}, and the "
-            f"largest value is {worst.largest:.3g}; {len(found)} of "
+            f"{where} is not {asked} that of world {run.reference}: it differs {by},\n"
+            f"  and the largest value is {worst.largest:.3g}; {len(found)} of "
             f"{len(self._index[-1]['kinds'])} tensors differ"
         )
 
@@ -318,36 +318,25 @@ class AcrossWorlds:
                     self._measured.chancy.append(text)
 
 
-def begin(across: AcrossWorlds, data: Mapping[str, Any] | None) -> None:
+def begin(across: AcrossWorlds, data: Mapping[str, Any]) -> None:
     """A test begins: set what it finds in the ``ddp`` fixture.
 
     Args:
         across: of the rank.
-        data: a :class:`WorldRun` with the folder ``carry``; None for a test without worlds.
+        data: a :class:`WorldRun` with the folder ``carry``.
     """
-    ddp: Any = fixture.current()
-    if data is None:
-        if ddp.world is not None:
-            across.begin(None)
-            ddp.world, ddp.carry = None, NoCarry()
-        return
     fields = dict(data)
+    ddp: Any = fixture.current()
     ddp.carry = Path(fields.pop("carry"))
     run = WorldRun.from_json(fields)
-    ddp.world = run.world
+    ddp.world, ddp.across_worlds = run.world, across
     across.begin(run)
 
 
-class NoCarry:
-    """``ddp.carry`` of a test without worlds: any use is an error."""
-
-    def _refuse(self, *_: object) -> NoReturn:
-        raise RuntimeError(f"ddp.carry: {_NO_WORLDS}")
-
-    __truediv__ = __fspath__ = __rtruediv__ = _refuse
-
-    def __getattr__(self, name: str) -> NoReturn:
-        self._refuse()
+def leave() -> None:
+    """A test without worlds begins."""
+    for name, value in attributes().items():
+        setattr(fixture.current(), name, value)
 
 
 def distance(found: torch.Tensor, wanted: torch.Tensor, limits: Limits | None) -> Deviation:
@@ -391,12 +380,12 @@ def _unlike(run: WorldRun, mine: dict[str, str], theirs: dict[str, str]) -> str:
     if not unlike:
         return ""
     shown = [f"{key or 'the value'} is {mine[key]}, not {theirs[key]}" for key in unlike]
-    return f"unlike the reference world {run.reference}: {_listed(shown)}"
+    return f"unlike the reference world {run.reference}:\n  {_listed(shown)}"
 
 
 def _listed(names: list[str]) -> str:
     more = len(names) - _SHOWN
-    return ", ".join([*names[:_SHOWN], *([f"and {more} more"] if more > 0 else [])])
+    return ",\n  ".join([*names[:_SHOWN], *([f"and {more} more"] if more > 0 else [])])
 
 
 def _is_float_kind(kind: str) -> bool:

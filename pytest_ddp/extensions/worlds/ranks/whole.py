@@ -73,8 +73,8 @@ def _refuse_flat_parameters(module: torch.nn.Module) -> None:
         isinstance(inner, fsdp1.FullyShardedDataParallel) for inner in module.modules()
     ):
         raise ValueError(
-            "FSDP1 holds parameters flat and in parts: use FSDP2 (fully_shard), or give "
-            "get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))"
+            "FSDP1 holds parameters flat and in parts: use FSDP2 (fully_shard), or give\n"
+            "  get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))"
         )
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.acceptance.extensions.machines.test_refusals import NODE_0
+from tests.acceptance.plugins.test_reruns import CONFTEST as RERUNNER
 from tests.acceptance.suite import LOADFILE, UNDER_XDIST, Finished, Suite
 
 PREFACE = """
@@ -74,8 +76,7 @@ def selected(new_suite: Callable[[], Suite]) -> Suite:
 
 def _verdicts(run: Finished) -> dict[str, str]:
     return {
-        nodeid.partition("[")[2].partition("-")[0]: result.verdict
-        for nodeid, result in run.results.items()
+        re.split(r"[\[\]-]", nodeid)[1]: result.verdict for nodeid, result in run.results.items()
     }
 
 
@@ -98,6 +99,102 @@ def test_each_selection_has_the_same_verdicts(selected: Suite, arguments: tuple[
     found = _verdicts(selected.run(*arguments, timeout=90))
     assert found
     assert found == {world: BOTH[world] for world in found}
+
+
+CACHE = ("-p", "cacheprovider")
+AGAIN = """
+    @pytest.fixture
+    def own(request, ddp):
+        assert request.node.name.endswith(f"[{ddp.world}]")
+        name = request.node.originalname.removeprefix("test_")
+        if ddp.rank == 0:
+            note(name, ddp.world)
+        ddp.barrier()
+        return (HERE / f"{name}.txt").read_text().split().count(ddp.world)
+
+    @pytest.mark.again
+    @pytest.mark.ddp(worlds=WORLDS)
+    def test_world(ddp, own):
+        assert ddp.world == "one" or own > 1, "the first attempt fails"
+        ddp.across_worlds.assert_close("x", 1, exact=True)
+
+    @pytest.mark.again
+    @pytest.mark.ddp(worlds=WORLDS)
+    def test_reference(ddp, own):
+        ddp.across_worlds.assert_close("x", own + ddp.world_size, exact=True)
+        assert ddp.world == "ddp" or own > 1, "the first attempt fails"
+
+    @pytest.mark.ddp(worlds={**WORLDS, "wrong": 2})
+    def test_last(ddp, own, tmp_path):
+        assert not [*tmp_path.iterdir()]
+        ddp.barrier()
+        (tmp_path / str(ddp.rank)).touch()
+        attempt = own if ddp.world == "one" else 1
+        ddp.across_worlds.assert_close("x", attempt + (ddp.world == "wrong"), exact=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def reruns(new_suite: Callable[[], Suite]) -> Suite:
+    suite = new_suite()
+    suite.write("conftest.py", RERUNNER)
+    suite.write("test_it.py", PREFACE + AGAIN)
+    return suite
+
+
+@pytest.fixture(scope="module")
+def again(reruns: Suite) -> Finished:
+    """The first run, of which pytest knows what has failed."""
+    return reruns.run(*CACHE, *LOADFILE, timeout=90)
+
+
+def _ran(run: Finished, test: str) -> list[str]:
+    return (run.directory / f"{test}.txt").read_text().split()
+
+
+def test_a_rerun_is_held_against_the_reference_that_there_is(again: Finished) -> None:
+    assert again["test_world[one]"].verdict == "passed"
+    assert again["test_world[ddp]"].verdict == "rerun+passed"
+    assert _ran(again, "world") == ["one", "ddp", "ddp"]
+
+
+def test_a_reference_that_passes_when_it_runs_again_is_one(again: Finished) -> None:
+    assert again["test_reference[one]"].verdict == "rerun+passed"
+    assert again["test_reference[ddp]"].verdict == "passed"
+    assert _ran(again, "reference") == ["one", "one", "ddp"]
+
+
+LAST = "test_it.py::test_last"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "verdicts", "ran"),
+    [
+        (("--lf",), {"wrong": "failed"}, ["one", "wrong"]),
+        (("--ff", "-k", "last", "-x"), {"wrong": "failed"}, ["one", "wrong"]),
+        (
+            (f"--deselect={LAST}[one]", "-k", "last"),
+            {"ddp": "passed", "wrong": "failed"},
+            ["one", "ddp", "wrong"],
+        ),
+        # The reference runs again for its own report, and others are held against the first one.
+        (
+            (f"{LAST}[ddp]", f"{LAST}[one]", f"{LAST}[wrong]"),
+            {"ddp": "passed", "one": "passed", "wrong": "failed"},
+            ["one", "ddp", "one", "wrong"],
+        ),
+    ],
+    ids=["--lf", "--ff -x", "--deselect", "reference second"],
+)
+@pytest.mark.skipif(UNDER_XDIST, reason="workers share the tests")
+@pytest.mark.usefixtures("again")
+def test_the_reference_of_a_selection_runs_once_unreported(
+    reruns: Suite, arguments: tuple[str, ...], verdicts: dict[str, str], ran: list[str]
+) -> None:
+    (reruns.directory / "last.txt").unlink(missing_ok=True)
+    run = reruns.run(*CACHE, *arguments)
+    assert _verdicts(run) == verdicts
+    assert _ran(run, "last") == ran
 
 
 def test_a_failure_names_the_tensor_and_how_far_it_is(selected: Suite) -> None:
@@ -239,6 +336,12 @@ WRONG = {
         'ddp.across_worlds.assert_close("x", 1.0, rtol=1e-3)',
         "give both rtol and atol, or neither",
     ),
+    "flat": (
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP; "
+        'ddp.across_worlds.assert_close("x", FSDP(torch.nn.Linear(2, 2), device_id=ddp.device))',
+        "FSDP1 holds parameters flat and in parts: use FSDP2 (fully_shard), or give "
+        "get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))",
+    ),
     "no_operator": (
         'ddp.across_worlds.assert_close("x", SAMPLES * ddp.world_size)',
         "no operator of torch was seen (compiled code, own kernels): give rtol= and atol=",
@@ -309,7 +412,7 @@ def test_further_runs_are_left_out_where_nothing_needs_them(states: Finished) ->
 
 def test_ranks_that_differ_are_told_how_to_reduce(states: Finished) -> None:
     text = flat(states["test_local_loss[ddp]"].text)
-    assert "loss differs between ranks 0 and 1 of this world: 1, 2." in text
+    assert "loss differs between ranks 0 and 1 of this world: 1, 2 " in text
     assert "sum(ddp.gather(loss.item())) / ddp.world_size" in text
 
 
@@ -319,7 +422,7 @@ def test_what_only_some_ranks_hold_is_taken_from_them(states: Finished) -> None:
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_is_said(states: Finished, name: str) -> None:
-    world = "one" if name in ("object", "both") else "ddp"
+    world = "one" if name in ("object", "both", "flat") else "ddp"
     result = states[f"test_wrong_{name}[{world}]"]
     assert result.verdict == "failed"
     assert WRONG[name][1] in flat(result.text)
@@ -351,8 +454,49 @@ def test_wrong_worlds_are_errors_of_the_collection(suite: Suite) -> None:
             def test_it(self): pass
         """,
     )
+    suite.write(
+        "test_nearer.py",
+        """
+        import pytest
+
+        @pytest.mark.ddp(worlds={"one": 1, "two": 2})
+        class TestIt:
+            @pytest.mark.ddp(world_size=2)
+            def test_it(self, ddp): pass
+        """,
+    )
     run = suite.run(*LOADFILE)
     for number, words in enumerate(REFUSED.values()):
         assert words in flat(run.collect_errors[f"test_{number}.py"])
     case = flat("\n".join(text for node, text in run.collect_errors.items() if "case" in node))
     assert "a unittest.TestCase has no worlds" in case
+    nearer = flat(run.collect_errors["test_nearer.py::TestIt"])
+    assert "each world has a world size of its own" in nearer
+
+
+def test_ranks_on_several_machines_are_an_error_of_the_collection(suite: Suite) -> None:
+    suite.write(
+        "test_it.py",
+        "import pytest\n\n@pytest.mark.ddp(worlds={'one': 1, 'two': 2})\ndef test_it(ddp): pass\n",
+    )
+    run = suite.run("--ddp-machines=torchrun", env=NODE_0, extra=())
+    text = flat(run.collect_errors["test_it.py"])
+    assert "test_it.py::test_it: @pytest.mark.ddp(worlds=...): the reference's values" in text
+    assert "are files of one machine. Run it without several machines." in text
+
+
+def test_worlds_that_come_after_the_collection_are_errors(suite: Suite) -> None:
+    suite.write(
+        "conftest.py",
+        """
+        import pytest
+
+        def pytest_collection_modifyitems(items):
+            for item in items:
+                item.add_marker(pytest.mark.ddp(worlds={"one": 1, "two": 2}))
+        """,
+    )
+    suite.write("test_it.py", "def test_it(ddp): pass")
+    run = suite.run()
+    assert run["test_it"].verdict == "error"
+    assert "pytest cannot parametrize it" in flat(run["test_it"].text)
