@@ -139,7 +139,7 @@ def _lines(
     named = f": {place.tensor}" if place.tensor else ""
     yield f"{place.name}{which}{named} in world {world} is not that of world {reference}"
     yield (
-        f"  it differs by {worst.distance.error:.3g}, {_multiple(worst)} what rounding does there "
+        f"  it differs {_far(worst.distance)}, {_multiple(worst)} what rounding does there "
         f"({worst.rounding:.3g});"
     )
     yield f"  the largest value is {worst.distance.largest:.3g}"
@@ -153,9 +153,10 @@ def _lines(
         )
     wide = None if verdict.wide is None else verdict.wide.get(place)
     if wide is not None:
-        yield f"  in float64 it stays: {wide.error:.3g}"
+        yield "  in float64 it stays" + (f": {wide.error:.3g}" if math.isfinite(wide.error) else "")
     else:
-        yield f"  no run in float64 could confirm it: {verdict.why_not_wide}"
+        yield "  no run in float64 could confirm it:"
+        yield f"  {verdict.why_not_wide}"
     if len(mine) > 1:
         yield f"  {len(wrong)} of {len(mine)} tensors are beyond the limit, a ratio of {FACTOR:g}:"
         yield from _table(mine)
@@ -164,6 +165,10 @@ def _lines(
             "  in training mode, where worlds may rightly differ: "
             + ", ".join(verdict.chancy[:_SHOWN])
         )
+
+
+def _far(one: Deviation) -> str:
+    return f"by {one.error:.3g}" if math.isfinite(one.error) else "in values that are not finite"
 
 
 def _multiple(one: Comparison) -> str:

@@ -240,9 +240,10 @@ class _WorldRuns:
     def _unrepeatable(self, how: str) -> str:
         world = self._reference.world
         return (
-            f"world {world} differs from itself: {how}\n\nWorlds are held against world {world}, "
-            "which must do the same in each run. Look for what outlives a test: a fixture of "
-            "module scope that is trained again, a cache, the clock."
+            f"world {world} differs from itself: {how}\n\n"
+            f"Worlds are held against world {world}, which must do the same in each run. Look for "
+            "what\noutlives a test: a fixture of module scope that is trained again, a cache, the "
+            "clock."
         )
 
     def _measure_more(self) -> Generator[PlannedRun, RunResult, str]:

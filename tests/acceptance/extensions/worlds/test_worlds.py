@@ -295,7 +295,7 @@ WRONG = {
     "nan": (
         'ddp.across_worlds.assert_close("x", float("nan") if ddp.world == "ddp" else 1.0, '
         "exact=True)",
-        "x is not exactly that of world one: it differs in values that are NaN",
+        "x is not exactly that of world one: it differs in values that are not finite",
     ),
     "measured_nan": (
         'ddp.across_worlds.assert_close("x", float("nan") if ddp.world == "ddp" else 1.0)',
