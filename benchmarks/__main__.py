@@ -7,9 +7,9 @@ plugin where there is no ddp test), ``profiles`` (where the time of a warm test 
 ``overhead`` (of what watches a rank), ``comms`` (of an open block of ``ddp.comms``), ``verdicts``
 (from a hang to its verdict), ``startup`` (of ranks, and their memory), ``machines`` (of ranks on
 other machines, for pytest and its coordinator), ``spread`` (of a test on two machines, beside one),
-``memory`` (of a shared cache). All of them without a name. ``--quick`` measures less, to see that
-all works; ``--write`` puts each table into docs/benchmarks.md as soon as it is there; other
-options go to the part.
+``memory`` (of a shared cache), ``worlds`` (of a test in several worlds). All of them without a
+name. ``--quick`` measures less, to see that all works; ``--write`` puts each table into
+docs/benchmarks.md as soon as it is there; other options go to the part.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from benchmarks import (
     startup,
     verdicts,
     warm,
+    worlds,
 )
 
 PARTS: dict[str, Callable[[Sequence[str]], None]] = {
@@ -53,6 +54,7 @@ PARTS: dict[str, Callable[[Sequence[str]], None]] = {
     "machines": machines.main,
     "spread": spread.main,
     "memory": memory.main,
+    "worlds": worlds.main,
 }
 DOCUMENT = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 _END = "<!-- end of numbers -->\n"

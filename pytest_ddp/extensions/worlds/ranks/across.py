@@ -266,6 +266,8 @@ class AcrossWorlds:
         self._note_dtypes(tensor for tensor in mine.values() if tensor is not None)
         disturbed = 0 if self.rounding is None else self.rounding.disturbed
         self._measured.disturbed[of.name, of.number] = disturbed
+        if not mine:  # another rank compares all of it
+            return
         theirs: dict[str, torch.Tensor] = {}
         for path in Path(run.folder, run.compares).glob(f"{file}-*.pt"):
             theirs |= torch.load(path, weights_only=True, mmap=True)
