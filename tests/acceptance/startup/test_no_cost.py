@@ -117,6 +117,22 @@ SEVERAL = """
 
     def test_several_in_the_pytest_process():
         assert of_several() == []
+
+
+    def of_worlds():
+        room = "pytest_ddp.extensions.worlds"
+        used = {room, f"{room}.plugin", f"{room}.ranks", f"{room}.ranks.without_worlds"}
+        return [name for name in sys.modules if name.startswith(room) and name not in used]
+
+
+    @pytest.mark.ddp(world_size=2)
+    def test_worlds_in_ranks(ddp, pytestconfig):
+        assert of_worlds() == []
+        assert not pytestconfig.pluginmanager.has_plugin("ddp-worlds-arithmetic")
+
+
+    def test_worlds_in_the_pytest_process():
+        assert of_worlds() == []
 """
 
 EARLY = """
@@ -287,7 +303,7 @@ def whole(new_suite: Callable[[], Suite]) -> Finished:
 
 def test_the_pytest_process_never_imports_torch(whole: Finished) -> None:
     """Not with ddp tests either; and this shows that the other tests could fail."""
-    whole.assert_outcomes(passed=5)
+    whole.assert_outcomes(passed=7)
     assert "torch" not in facts(whole)["finished torch"]
     assert facts(whole)["finished children"] != "[]"
 
@@ -295,3 +311,8 @@ def test_the_pytest_process_never_imports_torch(whole: Finished) -> None:
 def test_one_machine_loads_nothing_of_several(whole: Finished) -> None:
     assert whole["test_several_in_ranks"].verdict == "passed"
     assert whole["test_several_in_the_pytest_process"].verdict == "passed"
+
+
+def test_a_session_without_worlds_loads_nothing_of_them(whole: Finished) -> None:
+    assert whole["test_worlds_in_ranks"].verdict == "passed"
+    assert whole["test_worlds_in_the_pytest_process"].verdict == "passed"
