@@ -36,13 +36,16 @@ class Comparison:
     """The largest difference of the reference's further runs."""
 
     @property
+    def allowed(self) -> float:
+        """What counts as rounding: some eps of the largest value, if no run has made more of it."""
+        return max(self.rounding, FLOOR / FACTOR * self.distance.eps * self.distance.largest)
+
+    @property
     def ratio(self) -> float:
         """The error in multiples of rounding; above :data:`FACTOR` it is beyond the limit."""
-        least = FLOOR / FACTOR * self.distance.eps * self.distance.largest
-        scale = max(self.rounding, least)
-        if scale == 0 or math.isinf(self.distance.error):
+        if self.allowed == 0 or math.isinf(self.distance.error):
             return math.inf if self.distance.error else 0.0
-        return self.distance.error / scale
+        return self.distance.error / self.allowed
 
 
 def compare(table: Table, further: Sequence[Table]) -> list[Comparison]:
@@ -138,10 +141,10 @@ def _lines(
     which = f" (call {place.number + 1})" if place.number else ""
     named = f": {place.tensor}" if place.tensor else ""
     yield f"{place.name}{which}{named} in world {world} is not that of world {reference}"
-    yield (
-        f"  it differs {_far(worst.distance)}, {_multiple(worst)} what rounding does there "
-        f"({worst.rounding:.3g});"
-    )
+    multiple = ""
+    if verdict.is_disturbed and math.isfinite(worst.ratio):
+        multiple = f", {worst.ratio:,.3g} times what rounding does there ({worst.allowed:.3g})"
+    yield f"  it differs {_far(worst.distance)}{multiple};"
     yield f"  the largest value is {worst.distance.largest:.3g}"
     if not verdict.is_disturbed:
         yield "  rounding could not be measured, as no operator of torch was seen (compiled code,"
@@ -171,15 +174,11 @@ def _far(one: Deviation) -> str:
     return f"by {one.error:.3g}" if math.isfinite(one.error) else "in values that are not finite"
 
 
-def _multiple(one: Comparison) -> str:
-    return f"{one.ratio:,.3g} times" if math.isfinite(one.ratio) else "infinitely more than"
-
-
 def _table(comparisons: list[Comparison]) -> Iterator[str]:
     ordered = sorted(comparisons, key=lambda one: -one.ratio)
     yield f"  {'ratio':>9}  {'error':>9}  {'rounding':>9}  tensor"
     for one in ordered[:_SHOWN]:
-        cells = f"{one.ratio:9.3g}  {one.distance.error:9.3g}  {one.rounding:9.3g}"
+        cells = f"{one.ratio:9.3g}  {one.distance.error:9.3g}  {one.allowed:9.3g}"
         yield f"  {cells}  {one.place.tensor or '(the value)'}"
     if len(ordered) > _SHOWN:
         yield f"  and {len(ordered) - _SHOWN} more with smaller ratios"

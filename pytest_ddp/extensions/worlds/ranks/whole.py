@@ -20,7 +20,8 @@ def whole_values(value: object) -> Values:
     """The values of a module, a tensor, a number, or a dict of these, each on this rank as a whole.
 
     A module stands for its parameters, a tied one under each of its names. DTensors are put
-    together, Partial ones too: all ranks of their mesh must call this in the same order.
+    together, Partial ones too: all ranks of their mesh must call this in the same order. Sparse
+    tensors become dense.
 
     Returns:
         detached tensors by name; the name of a value that is not in a dict is empty.
@@ -82,4 +83,4 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
     tensor = tensor.detach()
     full_tensor = getattr(tensor, "full_tensor", None)  # a DTensor's
     whole: torch.Tensor = tensor if full_tensor is None else full_tensor()
-    return whole.detach()
+    return (whole if whole.layout is torch.strided else whole.to_dense()).detach()

@@ -41,6 +41,13 @@ def test_values_may_be_nested() -> None:
     ]
 
 
+def test_a_sparse_gradient_is_the_dense_one() -> None:
+    layer = torch.nn.Embedding(4, 2, sparse=True)
+    layer(torch.tensor([1, 3, 1])).sum().backward()
+    (found,) = whole_values({"weight": layer.weight.grad}).values()
+    assert torch.equal(found, torch.tensor([[0.0, 0], [2, 2], [0, 0], [1, 1]]))  # type: ignore[arg-type]
+
+
 def test_what_cannot_be_compared_is_refused() -> None:
     with pytest.raises(TypeError, match=r"groups is a list, and not a module, a tensor, a number"):
         whole_values({"groups": [1.0]})
