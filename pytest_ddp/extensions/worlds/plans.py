@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -229,6 +229,11 @@ class _WorldRuns:
             wide = yield from self._repeated_in_float64()
             if wide is not None:
                 unlike = [one for one in suspects if not _is_rounding(one, wide)]
+            elif plain.devices == ["cpu"]:
+                unlike = suspects  # a CPU adds in the same order in each run
+            else:
+                fresh = yield from self._repeated_in_fresh_ranks()
+                unlike = [one for one in suspects if one.place not in fresh]
         if unlike:
             worst = max(unlike, key=lambda one: one.ratio)
             where = " ".join(filter(None, (worst.place.name, worst.place.tensor)))
@@ -309,6 +314,18 @@ class _WorldRuns:
         table = self._table("repeated64", (yield again))
         return None if table is None else table.table
 
+    def _repeated_in_fresh_ranks(self) -> Generator[PlannedRun, RunResult, set[TensorPlace]]:
+        """What also differs from the first run where nothing is left of it: chance, as of atomics.
+
+        What differs in warm ranks alone is what outlives a test.
+        """
+        again = replace(self._reference_run("fresh", records="", only_measures=True), isolate=True)
+        table = self._table("fresh", (yield again))
+        if table is None:
+            return set()
+        found = parity.compare(table.table, [one.table for one in self._reference.further])
+        return {one.place for one in parity.unrepeated(found)}
+
     # ------------------------------------------------------------------ results
 
     def _tables(self) -> list[dict[TensorPlace, Deviation]]:
@@ -327,13 +344,17 @@ class _WorldRuns:
         """What all ranks have measured; None if the run has not passed."""
         if _failure_of(result) or any(report.skipped for report in result.reports):
             return None
-        merged = RankTable({}, {}, [], [])
+        merged = RankTable({}, {}, [], [], [])
         for path in (self._reference.folder / "tables").glob(f"{name}-*.json"):
             found = RankTable.from_json(json.loads(path.read_text()))
             merged.table.update(found.table)
             merged.disturbed.update(found.disturbed)
-            merged.chancy.extend(each for each in found.chancy if each not in merged.chancy)
-            merged.dtypes.extend(each for each in found.dtypes if each not in merged.dtypes)
+            for into, new in (
+                (merged.chancy, found.chancy),
+                (merged.dtypes, found.dtypes),
+                (merged.devices, found.devices),
+            ):
+                into.extend(each for each in new if each not in into)
         return merged
 
     # ------------------------------------------------------------------ runs

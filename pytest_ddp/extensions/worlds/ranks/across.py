@@ -71,7 +71,7 @@ class AcrossWorlds:
         self._index: list[dict[str, Any]] = []
         """What was compared in this run."""
         self._written = 0
-        self._measured = RankTable({}, {}, [], [])
+        self._measured = RankTable({}, {}, [], [], [])
         self._reference: dict[tuple[str, int], tuple[int, dict[str, str]]] = {}
         """The place in the reference's order and the kinds, by name and number."""
         Path(run.folder, "tables").mkdir(parents=True, exist_ok=True)
@@ -237,9 +237,9 @@ class AcrossWorlds:
     def _write(self, run: WorldRun, mine: Values) -> None:
         folder = Path(run.folder, run.records)
         folder.mkdir(exist_ok=True)
+        self._note_kinds(mine)
         kept = {key: tensor.cpu() for key, tensor in mine.items() if tensor is not None}
         self._written += sum(tensor.nbytes for tensor in kept.values())
-        self._note_dtypes(kept.values())
         if kept:
             torch.save(kept, folder / f"{len(self._index) - 1}-{self._rank}.pt")
 
@@ -263,7 +263,7 @@ class AcrossWorlds:
         self, run: WorldRun, of: TensorPlace, file: int, mine: Values, limits: Limits | None
     ) -> Iterator[tuple[str, Deviation]]:
         """What is beyond the user's limits, or an unequal integer; measure the others."""
-        self._note_dtypes(tensor for tensor in mine.values() if tensor is not None)
+        self._note_kinds(mine)
         disturbed = 0 if self.rounding is None else self.rounding.disturbed
         self._measured.disturbed[of.name, of.number] = disturbed
         if not mine:  # another rank compares all of it
@@ -309,9 +309,14 @@ class AcrossWorlds:
 
     # ------------------------------------------------------------------ for the texts
 
-    def _note_dtypes(self, tensors: Any) -> None:
-        found = {str(t.dtype) for t in tensors if t.is_floating_point() or t.is_complex()}
-        self._measured.dtypes.extend(sorted(found - {*self._measured.dtypes}))
+    def _note_kinds(self, mine: Values) -> None:
+        held = [tensor for tensor in mine.values() if tensor is not None]
+        held = [tensor for tensor in held if tensor.is_floating_point() or tensor.is_complex()]
+        for known, found in (
+            (self._measured.dtypes, {str(tensor.dtype) for tensor in held}),
+            (self._measured.devices, {tensor.device.type for tensor in held}),
+        ):
+            known.extend(sorted(found - {*known}))
 
     def _note_chancy(self, value: Any) -> None:
         for name, module in value.named_modules() if isinstance(value, torch.nn.Module) else ():

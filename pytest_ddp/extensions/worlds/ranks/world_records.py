@@ -81,6 +81,8 @@ class RankTable:
     """Modules in training mode with dropout or batch statistics."""
     dtypes: list[str]
     """Of the floating-point tensors that were compared."""
+    devices: list[str]
+    """Types of these tensors' devices."""
 
     def as_json(self) -> dict[str, Any]:
         """For :meth:`from_json`; lists, as JSON has no tuples for keys."""
@@ -89,6 +91,7 @@ class RankTable:
             "disturbed": [[*key, count] for key, count in self.disturbed.items()],
             "chancy": self.chancy,
             "dtypes": self.dtypes,
+            "devices": self.devices,
         }
 
     @classmethod
@@ -99,4 +102,5 @@ class RankTable:
             {(name, number): count for name, number, count in data["disturbed"]},
             data["chancy"],
             data["dtypes"],
+            data["devices"],
         )

@@ -260,6 +260,17 @@ STATES = """
         ddp.across_worlds.assert_close("model", {n: p * 1.001 ** ddp.world_size
                                                  for n, p in model.named_parameters()})
 
+    KEPT = []
+
+    @pytest.mark.ddp(worlds=WORLDS)
+    def test_trained_again(ddp):
+        if not KEPT:
+            KEPT.append(torch.nn.Linear(6, 1, dtype=torch.float32))
+        train(ddp, KEPT[0])  # not in float64
+        with torch.no_grad():
+            KEPT[0].bias += 0.001 * (ddp.world == "ddp")
+        ddp.across_worlds.assert_close("model", KEPT[0])
+
     @pytest.mark.ddp(worlds=WORLDS)
     def test_asks_for_limits(ddp):
         note("limits", ddp.world)
@@ -399,9 +410,10 @@ def test_an_expected_failure_stays_one(states: Finished) -> None:
     assert states["test_expected[one]"].verdict == "xfailed"
 
 
-def test_a_reference_that_does_not_repeat_itself_is_none(states: Finished) -> None:
-    text = flat(states["test_not_repeatable[ddp]"].text)
-    assert states["test_not_repeatable[ddp]"].verdict == "error"
+@pytest.mark.parametrize("name", ["not_repeatable", "trained_again"])
+def test_a_reference_that_does_not_repeat_itself_is_none(states: Finished, name: str) -> None:
+    text = flat(states[f"test_{name}[ddp]"].text)
+    assert states[f"test_{name}[ddp]"].verdict == "error"
     assert "world one differs from itself: model " in text
 
 

@@ -104,5 +104,5 @@ def test_a_text_names_the_worst_tensor_and_shows_the_others() -> None:
 def test_records_survive_json() -> None:
     run = WorldRun("a", "tp", "one", "/folder", failures=[("x", 1, "text")])
     assert WorldRun.from_json({**run.as_json(), "failures": [["x", 1, "text"]]}) == run
-    ranks = RankTable(table(1.0), {("gradients", 0): 3}, ["drop"], ["torch.float32"])
+    ranks = RankTable(table(1.0), {("gradients", 0): 3}, ["drop"], ["torch.float32"], ["cpu"])
     assert RankTable.from_json(ranks.as_json()) == ranks
