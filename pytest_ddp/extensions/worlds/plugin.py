@@ -222,17 +222,39 @@ class Arithmetic:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self) -> Generator[None, None, None]:
-        with _arithmetic():
+        with _of_run().arithmetic():
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[Any]
+    ) -> Generator[None, object, object]:
+        """A fixture that outlives the run is not made in its arithmetic."""
+        is_wider = fixturedef.scope != "function"
+        with _of_run().plain_arithmetic() if is_wider else contextlib.nullcontext():
             return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self) -> Generator[None, None, None]:
         __tracebackhide__ = True
-        with _arithmetic():
+        with _of_run().arithmetic():
             yield
-        if _across is not None and (problem := _across.missing()):
-            pytest.fail(problem, pytrace=False)  # no line of the test is wrong
+        _fail(_of_run().call_ended())
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self) -> Generator[None, None, None]:
+        __tracebackhide__ = True
+        with _of_run().arithmetic():
+            yield
+        _fail(_of_run().teardown_ended())
 
 
-def _arithmetic() -> contextlib.AbstractContextManager[object]:
-    return contextlib.nullcontext() if _across is None else _across.arithmetic()
+def _of_run() -> AcrossWorlds:
+    assert _across is not None, "registered with the first test that has worlds"
+    return _across
+
+
+def _fail(problem: str) -> None:
+    __tracebackhide__ = True
+    if problem:
+        pytest.fail(problem, pytrace=False)  # no line of the test is wrong

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,12 @@ _SHOWN = 4
 _OWN_SAMPLES = (
     "  If each rank has computed it from samples of its own, reduce it first:\n"
     "  sum(ddp.gather(loss.item())) / ddp.world_size"
+)
+
+
+_ONE_VALUE = (
+    "  Ranks that hold a tensor hold the same: compare gradients after they were reduced, and\n"
+    "  parameters that were broadcast or seeded."
 )
 
 
@@ -67,6 +74,10 @@ class AcrossWorlds:
     def begin(self, run: WorldRun) -> None:
         """A test begins."""
         self._run = run
+        self._dtype = torch.get_default_dtype()
+        self._is_late = False
+        """Whether the test's call has passed."""
+        self._missing = ""
         self._used: dict[str, int] = {}
         self._index: list[dict[str, Any]] = []
         """What was compared in this run."""
@@ -74,6 +85,8 @@ class AcrossWorlds:
         self._measured = RankTable({}, {}, [], [], [])
         self._reference: dict[tuple[str, int], tuple[int, dict[str, str]]] = {}
         """The place in the reference's order and the kinds, by name and number."""
+        self._late: set[tuple[str, int]] = set()
+        """What the reference has compared after its call."""
         Path(run.folder, "tables").mkdir(parents=True, exist_ok=True)
         self.rounding = None if run.seed is None else MonteCarloRounding(run.seed, run.scale)
         if not run.records:
@@ -82,20 +95,19 @@ class AcrossWorlds:
                 (row["name"], row["number"]): (place, row["kinds"])
                 for place, row in enumerate(rows)
             }
+            self._late = {(row["name"], row["number"]) for row in rows if row["is_late"]}
 
-    @contextlib.contextmanager
-    def arithmetic(self) -> Iterator[None]:
+    def arithmetic(self) -> contextlib.AbstractContextManager[object]:
         """The arithmetic of this run: with rounding, or in float64."""
         if self._run is not None and self._run.is_wide:
-            before = torch.get_default_dtype()
-            torch.set_default_dtype(torch.float64)
-            try:
-                yield
-            finally:
-                torch.set_default_dtype(before)
-        else:
-            with self.rounding or contextlib.nullcontext():
-                yield
+            return _default_dtype(torch.float64)
+        return self.rounding or contextlib.nullcontext()
+
+    def plain_arithmetic(self) -> contextlib.AbstractContextManager[object]:
+        """Within that of the run: what is made here is for other runs, too."""
+        if self._run is not None and self._run.is_wide:
+            return _default_dtype(self._dtype)
+        return self.rounding.paused() if self.rounding else contextlib.nullcontext()
 
     # ------------------------------------------------------------------ the user's
 
@@ -145,8 +157,9 @@ class AcrossWorlds:
         number = self._used.get(name, 0)
         self._used[name] = number + 1
         entries = self._entries(run, name, values)
+        kinds_here = {key: entry.kind for key, entry in entries.items()}
         self._index.append(
-            {"name": name, "number": number, "kinds": {k: e.kind for k, e in entries.items()}}
+            {"name": name, "number": number, "kinds": kinds_here, "is_late": self._is_late}
         )
         self._note_chancy(value)
         mine = {key: values[key] for key, e in entries.items() if e.owner == self._rank}
@@ -163,13 +176,22 @@ class AcrossWorlds:
             if (failed_name, failed_number) == (name, number):
                 raise AssertionError(text)
 
-    def missing(self) -> str:
-        """At the end of the test's call: what only the reference has compared, or nothing."""
+    def call_ended(self) -> str:
+        """The test's call has passed: what only the reference has compared until there."""
+        self._is_late = True
+        self._missing = self._lacks([key for key in self._reference if key not in self._late])
+        return self._missing
+
+    def teardown_ended(self) -> str:
+        """The same of the test as a whole; nothing if it has not passed."""
+        return self._lacks([*self._reference]) if self._is_late and not self._missing else ""
+
+    def _lacks(self, compared: list[tuple[str, int]]) -> str:
         run = self._run
-        if run is None or run.records:
+        if run is None:
             return ""
         wanted: dict[str, int] = {}
-        for name, number in self._reference:
+        for name, number in compared:
             wanted[name] = max(wanted.get(name, 0), number + 1)
         for name, count in wanted.items():
             if (done := self._used.get(name, 0)) < count:
@@ -224,12 +246,13 @@ class AcrossWorlds:
     def _fail_unlike(self, name: str, key: str, one: int, other: int, values: Values) -> NoReturn:
         __tracebackhide__ = True
         held = values.get(key)
-        shown = _brief(held) if held is not None else "none"
-        texts = self._gather(shown)
+        texts = self._gather("none" if held is None else _brief(held))
+        is_number = held is None or held.numel() == 1
         where = f"{name}: {key}" if key else name
         raise AssertionError(
             f"{where} differs between ranks {one} and {other} of this world: {texts[one]}, "
-            f"{texts[other]}\n{_OWN_SAMPLES}"
+            f"{texts[other]}\n"
+            f"{_OWN_SAMPLES if is_number else _ONE_VALUE}"
         )
 
     # ------------------------------------------------------------------ with the reference
@@ -350,6 +373,16 @@ def leave() -> None:
         setattr(fixture.current(), name, value)
 
 
+@contextlib.contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 def distance(found: torch.Tensor, wanted: torch.Tensor, limits: Limits | None) -> Deviation:
     """How far a tensor is from the reference's, where it is further than the limits allow.
 
@@ -381,12 +414,16 @@ def _limits(rtol: float | None, atol: float | None, *, exact: bool) -> Limits | 
 
 def _unlike(run: WorldRun, mine: dict[str, str], theirs: dict[str, str]) -> str:
     """How names, shapes and dtypes differ from the reference's; empty if they do not."""
-    for there, kinds in (
-        (f"world {run.world} has no", [*theirs.keys() - mine.keys()]),
-        (f"the reference world {run.reference} has no", [*mine.keys() - theirs.keys()]),
-    ):
-        if kinds:
-            return f"{there} {_listed(sorted(kinds))}"
+    lacking = [
+        f"{there} has no {_listed(sorted(kinds))}"
+        for there, kinds in (
+            (f"world {run.world}", theirs.keys() - mine.keys()),
+            (f"the reference world {run.reference}", mine.keys() - theirs.keys()),
+        )
+        if kinds
+    ]
+    if lacking:
+        return ";\n  ".join(lacking)
     unlike = [key for key in mine if mine[key] and theirs[key] and mine[key] != theirs[key]]
     if not unlike:
         return ""
@@ -395,8 +432,11 @@ def _unlike(run: WorldRun, mine: dict[str, str], theirs: dict[str, str]) -> str:
 
 
 def _listed(names: list[str]) -> str:
+    """The first ones, in lines that fit."""
     more = len(names) - _SHOWN
-    return ",\n  ".join([*names[:_SHOWN], *([f"and {more} more"] if more > 0 else [])])
+    text = ", ".join([*names[:_SHOWN], *([f"and {more} more"] if more > 0 else [])])
+    lines = textwrap.wrap(text, 80, break_long_words=False, break_on_hyphens=False)
+    return "\n  ".join(lines)
 
 
 def _is_float_kind(kind: str) -> bool:
@@ -408,7 +448,10 @@ def _kind(tensor: torch.Tensor) -> str:
 
 
 def _brief(tensor: torch.Tensor) -> str:
-    return f"{tensor.item():.8g}" if tensor.numel() == 1 else _kind(tensor)
+    if tensor.numel() == 1:
+        return f"{tensor.item():.8g}"
+    norm = torch.linalg.vector_norm(tensor.double() if not tensor.is_complex() else tensor)
+    return f"{_kind(tensor)} with norm {norm.item():.8g}"
 
 
 def _times(count: int) -> str:

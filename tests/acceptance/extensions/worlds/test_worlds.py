@@ -278,6 +278,41 @@ STATES = """
         ddp.across_worlds.assert_close("value", value, rtol=0.1, atol=0)
         ddp.across_worlds.assert_close("same", torch.ones(3), exact=True)
 
+    @pytest.fixture
+    def late(ddp, request):
+        dtype = torch.get_default_dtype()
+        yield
+        if "fewer" not in request.node.name or ddp.world == "one":
+            ddp.across_worlds.assert_close("late", 2.0)
+        assert torch.get_default_dtype() == dtype
+
+    @pytest.mark.ddp(worlds=WORLDS)
+    def test_compares_in_teardown(ddp, late):
+        ddp.across_worlds.assert_close("x", 1.0)
+
+    @pytest.mark.ddp(worlds=WORLDS)
+    def test_compares_fewer_in_teardown(ddp, late):
+        ddp.across_worlds.assert_close("x", 1.0)
+
+    @pytest.mark.ddp(worlds=WORLDS)
+    def test_skips_a_world(ddp, late):
+        if ddp.world == "ddp":
+            pytest.skip("only one")
+        ddp.across_worlds.assert_close("x", 1.0)
+
+    @pytest.fixture(scope="module")
+    def dtypes(ddp):
+        return [torch.get_default_dtype()]
+
+    @pytest.mark.ddp(worlds=WORLDS)
+    def test_keeps_a_fixture(ddp, dtypes):
+        note("dtypes", f"{torch.get_default_dtype()} {dtypes[0]}")
+        ddp.across_worlds.assert_close("x", torch.ones(3) @ torch.ones(3, 2) * ddp.world_size)
+
+    @pytest.mark.ddp(worlds=WORLDS)
+    def test_unlike_models(ddp):
+        ddp.across_worlds.assert_close("x", torch.full((3,), 1.0 + ddp.rank))
+
     @pytest.mark.ddp(worlds=WORLDS)
     def test_local_loss(ddp):
         ddp.across_worlds.assert_close("loss", 1.0 + ddp.rank)
@@ -328,7 +363,7 @@ WRONG = {
     ),
     "names": (
         'ddp.across_worlds.assert_close("x", {f"{ddp.world}.w": 1.0})',
-        "x: world ddp has no one.w",
+        "x: world ddp has no one.w; the reference world one has no ddp.w",
     ),
     "shapes": (
         'ddp.across_worlds.assert_close("x", torch.ones(ddp.world_size))',
@@ -426,6 +461,27 @@ def test_ranks_that_differ_are_told_how_to_reduce(states: Finished) -> None:
     text = flat(states["test_local_loss[ddp]"].text)
     assert "loss differs between ranks 0 and 1 of this world: 1, 2 " in text
     assert "sum(ddp.gather(loss.item())) / ddp.world_size" in text
+
+
+def test_ranks_that_differ_in_a_tensor_are_told_how_far(states: Finished) -> None:
+    text = flat(states["test_unlike_models[ddp]"].text)
+    assert "x differs between ranks 0 and 1 of this world: float32 [3] with norm 1.7320508," in text
+    assert "compare gradients after they were reduced" in text
+
+
+def test_comparisons_in_teardown_count(states: Finished) -> None:
+    assert states["test_compares_in_teardown[ddp]"].verdict == "passed"
+    fewer = states["test_compares_fewer_in_teardown[ddp]"]
+    assert fewer.verdict == "passed+error"
+    assert "world ddp has compared 'late' never" in flat(fewer.text)
+    assert states["test_skips_a_world[ddp]"].verdict == "skipped"
+
+
+def test_a_wider_fixture_is_not_made_in_float64(states: Finished) -> None:
+    """It is for other runs, too."""
+    lines = (states.directory / "dtypes.txt").read_text().split()
+    assert "torch.float64" in lines[::2]
+    assert {*lines[1::2]} == {"torch.float32"}
 
 
 def test_what_only_some_ranks_hold_is_taken_from_them(states: Finished) -> None:
