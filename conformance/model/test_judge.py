@@ -14,6 +14,7 @@ from ddp_conformance.model.history import (
     Overwrote,
     Pass,
     State,
+    Tied,
     Wrapped,
 )
 
@@ -195,6 +196,64 @@ def test_one_pass_accumulates_nothing() -> None:
     assert text == "step 1, rank 0: 1 backward passes, so that nothing is accumulated"
 
 
+# ------------------------------------------------------------------ other names on other ranks
+
+STAGES = (Wrapped(0, ("embed", "enter"), False), Wrapped(1, ("head", "leave"), False))
+ON_STAGES = (
+    State(0, judge.WRAPPING, (("embed", "a"), ("enter", "b"))),
+    State(1, judge.WRAPPING, (("head", "a"), ("leave", "c"))),
+)
+TIED = Tied(0, ("embed", "head"))
+OF_STAGES = (
+    Gradients(0, 1, False, (("embed", (1.0,)), ("enter", (2.0,)))),
+    Gradients(1, 1, False, (("head", (1.0,)), ("leave", (3.0,)))),
+)
+OF_BOTH = Gradients(0, 1, True, (("embed", (1.0,)), ("enter", (2.0,)), ("leave", (3.0,))))
+
+
+def test_what_one_rank_has_alone_is_compared_with_no_other() -> None:
+    assert judge.judge_equal_after_wrapping([*STAGES, *ON_STAGES, TIED]) == ()
+    assert judge.judge_gradients([*STAGES, TIED, *OF_STAGES, OF_BOTH], 1e-4) == ()
+
+
+def test_a_tied_parameter_is_one_under_all_its_names() -> None:
+    apart = [ON_STAGES[0], replace(ON_STAGES[1], parameters=(("head", "x"), ("leave", "c")))]
+    assert judge.judge_equal_after_wrapping([*STAGES, *apart]) == ()
+    assert texts(judge.judge_equal_after_wrapping([*STAGES, *apart, TIED])) == [
+        "after wrapping embed is another on rank 0 and rank 1"
+    ]
+    half = replace(OF_STAGES[1], values=(("head", (0.5,)), ("leave", (3.0,))))
+    assert texts(judge.judge_gradients([*STAGES, TIED, OF_STAGES[0], half, OF_BOTH], 1e-4)) == [
+        "step 1, rank 1: the gradient of head has 0.5, of one process 1"
+    ]
+
+
+def test_two_copies_on_one_rank_are_compared_each() -> None:
+    untied = Wrapped(0, ("embed", "head"), False)
+    whole = Gradients(0, 1, True, (("embed", (1.0,)),))
+    halves = Gradients(0, 1, False, (("embed", (1.0,)), ("head", (0.5,))))
+    assert texts(judge.judge_gradients([untied, TIED, whole, halves], 1e-4)) == [
+        "step 1, rank 0: the gradient of head has 0.5, of one process 1"
+    ]
+    state = State(0, "after step 1", (("embed", "a"), ("head", "b")))
+    assert texts(judge.judge_equal_after_steps([untied, TIED, state])) == [
+        "after step 1 embed is another on rank 0 and rank 0"
+    ]
+
+
+def test_what_no_rank_trains_is_named() -> None:
+    more = replace(OF_BOTH, values=(*OF_BOTH.values, ("gate", (4.0,))))
+    assert texts(judge.judge_gradients([*STAGES, TIED, *OF_STAGES, more], 1e-4)) == [
+        f"step 1, rank {rank}: gate has 0 gradient values, one process 1" for rank in (0, 1)
+    ]
+
+
+def test_a_rank_with_nothing_to_train_need_not_step() -> None:
+    idle = Wrapped(1, (), False)
+    seen = [WRAPPED[0], idle, ALONE, replace(ALONE, alone=False), *THROUGH]
+    assert judge.judge_gradients(seen, 1e-4) == ()
+
+
 # ------------------------------------------------------------------ what is not there
 
 THROUGH = (Ended(0, 0, 0, True), Ended(1, 1, 0, True))
@@ -208,7 +267,7 @@ def test_a_state_or_parameter_that_one_rank_lacks_is_named() -> None:
         "after wrapping nothing is known of ranks 0 and 1"
     ]
     fewer = replace(EQUAL, rank=1, parameters=EQUAL.parameters[:1])
-    assert texts(judge.judge_equal_after_steps([EQUAL, fewer])) == [
+    assert texts(judge.judge_equal_after_steps([*WRAPPED, EQUAL, fewer])) == [
         "after step 1 bias is another on rank 0 and rank 1"
     ]
 

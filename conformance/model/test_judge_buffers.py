@@ -38,6 +38,11 @@ def test_a_buffer_that_one_rank_lacks_is_named() -> None:
     ]
 
 
+def test_a_buffer_that_another_stage_has_is_not_missed() -> None:
+    stages = [replace(seen, contents=seen.contents[seen.rank : seen.rank + 1]) for seen in EQUAL]
+    assert texts([seen for seen in stages if seen.rank < 2]) == []
+
+
 def test_what_was_not_shown_is_no_pass() -> None:
     assert texts([]) == [
         "no buffer was seen in any evaluation",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ddp_conformance.launched.history import Ended
@@ -158,18 +158,38 @@ def test_any_other_parameter_is_named(training: Training, data: st.DataObject) -
     place = data.draw(st.integers(0, len(training.names) - 1))
     name = training.names[place]
     kept = [*state.parameters[:place], *state.parameters[place + 1 :]]
-    way = data.draw(st.sampled_from(["changed", "lost", "foreign"]))
-    if way == "changed":
+    if data.draw(st.booleans()):
         kept.append((name, "another"))
-    elif way == "foreign":
-        kept.append((name, state.parameters[place][1]))
-        name = "foreign"
-        kept.append((name, "a"))
     found = found_by_all(changed(training.history, state, parameters=tuple(kept)))
     (text,) = found.pop(judge_of(state))
     assert not found
     assert text.startswith(f"{state.moment} {name} is another on rank")
     assert any(f"rank {state.rank}" in side for side in text.split(" and "))
+
+
+@quick
+@given(trainings(several), st.data())
+def test_any_parameter_may_be_on_one_rank_alone(training: Training, data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(training.names))
+    owner = data.draw(st.integers(0, training.world_size - 1))
+    history = [on_its_owner(record, name, owner) for record in training.history]
+    if len(training.names) == 1:  # then other ranks have nothing to step with
+        history = [r for r in history if not isinstance(r, Gradients) or r.values]
+    assert found_by_all(history) == {}
+
+
+def on_its_owner(record: Any, name: str, owner: int) -> Any:
+    if record.rank == owner or getattr(record, "alone", False):
+        return record
+    if isinstance(record, Wrapped):
+        return replace(record, names=tuple(n for n in record.names if n != name))
+    if isinstance(record, Pass):
+        return replace(record, used=tuple(n for n in record.used if n != name))
+    if isinstance(record, State):
+        return replace(record, parameters=tuple(p for p in record.parameters if p[0] != name))
+    if isinstance(record, Gradients):
+        return replace(record, values=tuple(p for p in record.values if p[0] != name))
+    return record
 
 
 @quick

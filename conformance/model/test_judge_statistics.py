@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ddp_conformance.framework.history import Record
 from ddp_conformance.launched.history import Ended
-from ddp_conformance.model.history import Statistics
+from ddp_conformance.model.history import State, Statistics
 from ddp_conformance.model.judge_statistics import judge_statistics
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,8 +39,17 @@ def test_the_first_that_differs_is_named() -> None:
 
 def test_one_that_is_missing_is_named() -> None:
     short = replace(SEEN[2], values=ALONE.values[1:])
-    assert texts([ALONE, *SEEN[:2], short]) == [
+    begun = State(2, "after wrapping", (), tuple((name, "a") for name, _ in ALONE.values))
+    assert texts([begun, ALONE, *SEEN[:2], short]) == [
         "step 1, rank 2: norm.running_mean has 0 values, of one process 2"
+    ]
+
+
+def test_one_that_another_stage_has_is_not_missed() -> None:
+    stages = [replace(SEEN[rank], values=ALONE.values[rank : rank + 1]) for rank in (0, 1)]
+    assert texts([ALONE, *stages]) == []
+    assert texts([ALONE, stages[0]]) == [
+        "step 1, rank 0: norm.running_var has 0 values, of one process 1"
     ]
 
 

@@ -78,11 +78,19 @@ class Wrapped(Record):
     """Facts about the wrapped model."""
 
     names: tuple[str, ...]
-    """Names of all parameters with ``requires_grad``."""
+    """Names of all parameters with ``requires_grad`` that this rank has; another one may have
+    others."""
     static: bool
     """True for a DDP with ``static_graph``."""
     sharded: bool = False
     """True under ``fully_shard``: its backward pass also has collectives that reduce nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tied(Record):
+    """In one process, which has rank 0, one parameter has several names."""
+
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

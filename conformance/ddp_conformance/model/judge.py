@@ -20,6 +20,7 @@ from ddp_conformance.model.history import (
     UnlikeOneProcess,
     Wrapped,
 )
+from ddp_conformance.model.owners import Owners
 
 WRAPPING = "after wrapping"
 
@@ -28,13 +29,15 @@ NO_PASS = "no backward pass was seen"
 
 def judge_equal_after_steps(history: History) -> tuple[Violation, ...]:
     """Parameters are the same on all ranks after every step."""
-    moments = {m: states for m, states in _moments(history).items() if m != WRAPPING}
+    by_moment = _moments(history)
+    moments = {m: states for m, states in by_moment.items() if m != WRAPPING}
+    owners = Owners(history)
     return tuple(
         Violation(text)
         for moment, states in (moments or {"after a step": []}).items()
         for text in (
             *_unknown(moment, states, history),
-            *_different(moment, states, buffers=False),
+            *_different(moment, states, owners, buffers=False),
         )
     )
 
@@ -42,8 +45,8 @@ def judge_equal_after_steps(history: History) -> tuple[Violation, ...]:
 def judge_equal_after_wrapping(history: History) -> tuple[Violation, ...]:
     """Parameters and buffers are the same on all ranks before the first step."""
     states = _moments(history).get(WRAPPING, [])
-    found = (*_unknown(WRAPPING, states, history), *_different(WRAPPING, states, buffers=True))
-    return tuple(map(Violation, found))
+    different = _different(WRAPPING, states, Owners(history), buffers=True)
+    return tuple(map(Violation, (*_unknown(WRAPPING, states, history), *different)))
 
 
 def _moments(history: History) -> dict[str, list[State]]:
@@ -62,24 +65,24 @@ def _unknown(moment: str, states: list[State], history: History) -> Iterator[str
         yield f"{moment} nothing is known of {ranks_in_words(silent)}"
 
 
-def _different(moment: str, states: list[State], *, buffers: bool) -> Iterator[str]:
+def _different(moment: str, states: list[State], owners: Owners, *, buffers: bool) -> Iterator[str]:
     """The first that differs, and how many more."""
     tensors = [
         (state.rank, dict((*state.parameters, *(state.buffers if buffers else ()))))
         for state in states
     ]
-    names = dict.fromkeys(name for _, contents in tensors for name in contents)
-    owners: dict[str, defaultdict[str | None, list[int]]]
-    owners = {name: defaultdict(list) for name in names}
-    for rank, contents in tensors:
-        for name in names:
-            owners[name][contents.get(name)].append(rank)
-    different = {name: by for name, by in owners.items() if len(by) > 1}
+    sides: dict[str, defaultdict[str | None, list[int]]] = {}
+    for name in dict.fromkeys(name for _, contents in tensors for name in contents):
+        by_content = sides.setdefault(owners.one_name(name), defaultdict(list))
+        for rank, contents in tensors:
+            if name in contents or owners.have(rank, name):
+                by_content[contents.get(name)].append(rank)
+    different = {name: by for name, by in sides.items() if len(by) > 1}
     if different:
         name, by_content = next(iter(different.items()))
-        sides = " and ".join(ranks_in_words(ranks) for ranks in by_content.values())
+        words = " and ".join(map(ranks_in_words, by_content.values()))
         more = f", as are {len(different) - 1} more" if len(different) > 1 else ""
-        yield f"{moment} {name} is another on {sides}{more}"
+        yield f"{moment} {name} is another on {words}{more}"
 
 
 # ------------------------------------------------------------------ MOD-02
@@ -90,22 +93,24 @@ def judge_gradients(history: History, tolerance: float) -> tuple[Violation, ...]
     first = not_compared_from(history)
     steps = [seen for seen in history if isinstance(seen, Gradients) and seen.step < first]
     alone = _by_place(g for g in steps if g.alone)
+    owners = Owners(history)
     through = ranks_that_came_through(history)
     found: list[str] = []
     for rank in sorted({g.rank for g in steps if not g.alone}.union(through)):
         own = _by_place(g for g in steps if g.rank == rank and not g.alone)
         # If a run broke off, the steps that one process would have made are not known.
         known = {*own} & {*alone} if broke_off(history) else {*own}
-        for place in sorted(known.union(alone if rank in through else ())):
+        demanded = rank in through and not owners.train_nothing(rank)
+        for place in sorted(known.union(alone if demanded else ())):
             where = f"step {place[0]}, rank {rank}"
             texts = [
-                [*_wrong_gradients(where, seen, wanted, tolerance)]
+                [*_wrong_gradients(where, seen, wanted, tolerance, owners)]
                 for seen in own.get(place, [None])
                 for wanted in alone.get(place, [None])[:1]
             ]
             # Without an optimizer, either record may be right: gradients may be reduced by hand.
             found += [] if [] in texts else texts[-1]
-        if rank in through and not own and not alone:
+        if demanded and not own and not alone:
             found.append(f"rank {rank} made no optimizer step")
     return tuple(map(Violation, found))
 
@@ -146,7 +151,11 @@ def _by_place(steps: Iterable[Gradients]) -> dict[tuple[int, int], list[Gradient
 
 
 def _wrong_gradients(
-    where: str, found: Gradients | None, alone: Gradients | None, tolerance: float
+    where: str,
+    found: Gradients | None,
+    alone: Gradients | None,
+    tolerance: float,
+    owners: Owners,
 ) -> Iterator[str]:
     if alone is None:
         yield f"{where}: one process with all samples makes no such step"
@@ -154,10 +163,16 @@ def _wrong_gradients(
     if found is None:
         yield f"{where}: no such step is made, one process with all samples makes it"
         return
-    own, expected = dict(found.values), dict(alone.values)
+    expected = dict(alone.values)
+    known = {owners.one_name(name) for name, _ in found.values}
+    lacking = [
+        (name, ())
+        for name in expected
+        if name not in known and not owners.train_elsewhere(found.rank, name)
+    ]
     floor = tolerance / 10 * _largest(value for values in expected.values() for value in values)
-    for name in dict.fromkeys((*own, *expected)):
-        values, wanted = own.get(name, ()), expected.get(name, ())
+    for name, values in (*found.values, *lacking):
+        wanted = expected.get(owners.one_name(name), ())
         if len(values) != len(wanted):
             yield f"{where}: {name} has {len(values)} gradient values, one process {len(wanted)}"
             return

@@ -9,6 +9,7 @@ from ddp_conformance.framework.verdict import Violation
 from ddp_conformance.launched.endings import ranks_that_came_through
 from ddp_conformance.model.history import Statistics
 from ddp_conformance.model.judge import farthest_off
+from ddp_conformance.model.owners import Owners
 
 Values = Mapping[str, Sequence[float]]
 
@@ -26,10 +27,20 @@ def judge_statistics(history: History, tolerance: float) -> tuple[Violation, ...
     wanted = next((dict(record.values) for record in seen if record.alone), None)
     if wanted is None:
         return ()  # the single process broke off, which other violations show
+    owners = Owners(history)
+    everywhere = {name for record in ranks for name, _ in record.values}
     return tuple(
         Violation(f"step 1, rank {record.rank}: {text}")
         for record in sorted(ranks, key=lambda record: record.rank)
-        for text in _wrong(dict(record.values), wanted, tolerance)
+        for text in _wrong(
+            dict(record.values),
+            {
+                name: right
+                for name, right in wanted.items()
+                if owners.have(record.rank, name) or name not in everywhere
+            },
+            tolerance,
+        )
     )
 
 

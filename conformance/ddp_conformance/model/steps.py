@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -37,10 +36,22 @@ from ddp_conformance.model.history import (
     State,
     Statistics,
     Taken,
+    Tied,
     UnlikeOneProcess,
     Wrapped,
 )
 from ddp_conformance.model.subjects import Trainee
+from ddp_conformance.model.taking_over import (
+    Followed,
+    OneProcess,
+    Snapshot,
+    full,
+    gathered,
+    lent_of,
+    named,
+    snapshot_of,
+    tied,
+)
 
 OWN_STEPS = 2
 """Steps that one process makes from its own state. Before each later step it takes over the ranks'
@@ -66,12 +77,15 @@ def take_steps(order: Order, journal: Journal) -> None:
     model = trainee.model
     demand_no_fsdp1(model)
     keep(trainee)
-    initial = {name: full(tensor).clone() for name, tensor in named(model)}
-    snapshots = StepObserver(model, order.rank, journal).run(trainee, steps)
+    followed = Followed({name: full(tensor).clone() for name, tensor in named(model)})
+    lent = lent_of(followed.initial, order.rank, order.world_size)
+    StepObserver(model, order.rank, journal).run(trainee, steps, followed)
+    if lent is not None:
+        followed = gathered(followed, lent, order.rank, order.world_size)
     leave()
     if order.rank == 0:
         single = Trainee(*make(replace(case, world_size=1)))
-        run_alone(single, initial, snapshots, journal)
+        run_alone(single, followed, journal)
     journal.add(Happened(order.rank, "returned"))
 
 
@@ -81,46 +95,21 @@ def demand_no_fsdp1(model: nn.Module) -> None:
         raise TypeError("a TrainStep cannot use FSDP1, because its gradients are flat; use FSDP2")
 
 
-class Snapshot(NamedTuple):
-    """What the ranks had before a step."""
-
-    parameters: dict[str, Tensor]
-    optimizers: list[Any]
-    """The state of each, in the order in which they first stepped."""
-
-
-def run_alone(
-    trainee: Trainee, initial: dict[str, Tensor], snapshots: list[Snapshot], journal: Journal
-) -> None:
+def run_alone(trainee: Trainee, followed: Followed, journal: Journal) -> None:
     """What one process with all samples steps with."""
-    _copy(trainee.model, initial)
+    one = OneProcess(trainee.model)
+    one.begin_from(followed.initial)
+    for names in tied(trainee.model):
+        journal.add(Tied(0, names))
     observer = StepObserver(trainee.model, 0, journal, alone=True)
     around_backward(observer.measure)
-    for number in range(OWN_STEPS + len(snapshots)):
-        if number >= OWN_STEPS and not observer.take_over(snapshots[number - OWN_STEPS]):
-            journal.add(OneProcessEnds(0, number + 1))
-            return
+    for number in range(OWN_STEPS + len(followed.before)):
+        if number >= OWN_STEPS:
+            snapshot = followed.before[number - OWN_STEPS]
+            if not one.take_over(snapshot, observer.optimizers):
+                journal.add(OneProcessEnds(0, number + 1))
+                return
         observer.step(trainee, number)
-
-
-def _copy(model: nn.Module, content: dict[str, Tensor]) -> None:
-    with torch.no_grad():
-        for name, parameter in named(model):
-            parameter.copy_(content[name])
-
-
-def _in_full(state: Any) -> Any:
-    """A copy of an optimizer's state, in which nothing is sharded."""
-    if isinstance(state, Tensor):
-        return full(state).clone()
-    if isinstance(state, dict):
-        return {key: _in_full(value) for key, value in state.items()}
-    return [*map(_in_full, state)] if isinstance(state, list) else copy.deepcopy(state)
-
-
-def named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Parameters by the names of the bare model."""
-    yield from ((bare_name(name), tensor) for name, tensor in model.named_parameters())
 
 
 def inner(model: nn.Module) -> nn.Module:
@@ -128,12 +117,6 @@ def inner(model: nn.Module) -> nn.Module:
     wrapped = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
     wrappers = DistributedDataParallel | OptimizedModule
     return inner(wrapped) if isinstance(model, wrappers) and wrapped is not None else model
-
-
-def full(tensor: Tensor) -> Tensor:
-    """Put together from all ranks, if it is sharded; a collective then."""
-    tensor = tensor.detach()
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 class StepObserver:
@@ -154,14 +137,14 @@ class StepObserver:
         self._number = 0
         self._stepped = False
         self._norm: float | None = None
-        self._optimizers: list[Optimizer] = []
+        self.optimizers: list[Optimizer] = []
+        """In the order in which they first stepped."""
         self._after_backward: list[tuple[str, Tensor | None]] = []
         self._named_unlike: set[str] = set()
         register_optimizer_step_pre_hook(self._about_to_step)
 
-    def run(self, trainee: Trainee, steps: int) -> list[Snapshot]:
-        """Make all steps of this rank; returns the states that one process takes over."""
-        snapshots: list[Snapshot] = []
+    def run(self, trainee: Trainee, steps: int, followed: Followed) -> None:
+        """Make all steps of this rank, and keep what one process takes over."""
         static = isinstance(self._model, DistributedDataParallel) and self._model.static_graph
         names = tuple(name for name, _ in self._trained)
         self._journal.add(Wrapped(self._rank, names, bool(static), self._sharded()))
@@ -170,8 +153,8 @@ class StepObserver:
         around_backward(self._backward)
         self._record_state("after wrapping")
         for number in range(steps):
-            if number == OWN_STEPS + len(snapshots):
-                snapshots += self._snapshot()
+            if number == OWN_STEPS + len(followed.before):
+                followed.before += self._snapshot()
             self.step(trainee, number)
             self._record_state(f"after step {number + 1}")
             # One use after each step: an evaluation can put right what is saved after it.
@@ -180,28 +163,13 @@ class StepObserver:
             if number == 1 and trainee.checkpoint is not None:
                 self._record_buffers("checkpoint", trainee.checkpoint())
         self._over = True
-        return snapshots
 
     def _snapshot(self) -> Iterator[Snapshot]:
         """Empty if an optimizer does not give its state, as one that ZeRO shards."""
         try:
-            states = [_in_full(optimizer.state_dict()) for optimizer in self._optimizers]
+            yield snapshot_of(self._model, self.optimizers)
         except Exception:  # from the optimizer's code
             self._journal.add(OneProcessEnds(self._rank, self._number + 1))
-            return
-        yield Snapshot({name: full(p).clone() for name, p in named(self._model)}, states)
-
-    def take_over(self, snapshot: Snapshot) -> bool:
-        """Take over the ranks' state; False if the optimizers here do not accept it."""
-        _copy(self._model, snapshot.parameters)
-        if len(snapshot.optimizers) != len(self._optimizers):
-            return False
-        for optimizer, state in zip(self._optimizers, snapshot.optimizers, strict=True):
-            try:
-                optimizer.load_state_dict(state)
-            except Exception:  # from the optimizer's code
-                return False
-        return True
 
     def step(self, trainee: Trainee, number: int) -> None:
         """Make a step, and record its decisions."""
@@ -357,8 +325,8 @@ class StepObserver:
         if not self._trains(optimizer) or any(map(self._trains, callers())):
             return None
         self._stepped = True
-        if not any(optimizer is known for known in self._optimizers):
-            self._optimizers.append(optimizer)
+        if not any(optimizer is known for known in self.optimizers):
+            self.optimizers.append(optimizer)
         if kwargs.get("closure") is not None:
             return args, {**kwargs, "closure": self._recording(kwargs["closure"])}
         if len(args) > 1 and callable(args[1]):

@@ -32,6 +32,9 @@ class TrainStep(Subject):
     1, which gives the right gradients. The model must be small, because the values of its
     gradients are recorded, and it must have no dropout.
 
+    A rank may have parameters that another one lacks, as experts or stages of a pipeline: by the
+    names that they have in one process. Parts of a tensor are DTensors.
+
     With the trait ``buffers`` it returns ``(model, step, evaluate, checkpoint)``: ``evaluate()``
     makes forward passes as between epochs, ``checkpoint()`` returns the state by name that would
     be saved. Both are called on every rank, after training steps.

@@ -1,0 +1,55 @@
+"""Which rank has which parameters and buffers: experts and stages of a pipeline are on some."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from ddp_conformance.framework.history import History
+from ddp_conformance.model.history import Buffers, State, Statistics, Tied, Wrapped
+
+
+class Owners:
+    """By all that is known of them: what a rank has once it must have always.
+
+    What a rank never has is another one's alone.
+    """
+
+    def __init__(self, history: History) -> None:
+        self._first = {
+            name: seen.names[0] for seen in history if isinstance(seen, Tied) for name in seen.names
+        }
+        self._names: defaultdict[int, set[str]] = defaultdict(set)
+        self._trained: dict[int, tuple[str, ...]] = {}
+        for seen in history:
+            if isinstance(seen, State):
+                self._names[seen.rank].update(dict((*seen.parameters, *seen.buffers)))
+            elif isinstance(seen, Buffers):
+                self._names[seen.rank].update(dict(seen.contents))
+            elif isinstance(seen, Statistics) and not seen.alone:
+                self._names[seen.rank].update(dict(seen.values))
+            elif isinstance(seen, Wrapped):
+                self._names[seen.rank].update(seen.names)
+                self._trained[seen.rank] = seen.names
+
+    def one_name(self, name: str) -> str:
+        """The first name that one process has for a parameter that is tied there."""
+        return self._first.get(name, name)
+
+    def have(self, rank: int, name: str) -> bool:
+        """Whether this rank has it at any time."""
+        return name in self._names[rank]
+
+    def train_elsewhere(self, rank: int, name: str) -> bool:
+        """Whether this rank is known to have no such parameter, and another one to train it."""
+        return (
+            rank in self._trained
+            and not self._trains(rank, name)
+            and any(self._trains(other, name) for other in self._trained)
+        )
+
+    def train_nothing(self, rank: int) -> bool:
+        """Whether this rank is known to have no parameter to train."""
+        return self._trained.get(rank) == ()
+
+    def _trains(self, rank: int, name: str) -> bool:
+        return any(self.one_name(own) == name for own in self._trained[rank])
