@@ -85,6 +85,9 @@ PATIENCE = 10.0
 """Seconds that the other ranks have when one has failed."""
 
 
+MEASURES = "measures"
+"""Argument of :func:`take_steps`."""
+
 Take: TypeAlias = Callable[[Order, Journal], None]
 
 
@@ -110,11 +113,15 @@ def runs_of(subject: TrainStep, ranks: Ranks, take: Take = take_steps) -> list[R
 
 
 def run_of(subject: TrainStep, ranks: Ranks, size: int, take: Take = take_steps) -> Run:
-    """The steps on all ranks, and by default on one process alone."""
+    """The steps on all ranks, and by default on one process alone.
+
+    That one measures what rounding does, unless the subject states its tolerance.
+    """
+    measures = (MEASURES,) if subject.tolerance is None else ()
     work = Work(
         does=Named.of(take),
         entry=Named.of(subject.make),
-        argv=(str(size), str(subject.steps)),
+        argv=(str(size), str(subject.steps), *(measures if take is take_steps else ())),
         devices=devices_of(ranks),
     )
     limits = Limits(subject.timeout, PATIENCE)
@@ -153,7 +160,7 @@ def find_wrong_gradients(subject: TrainStep, ranks: Ranks) -> Sequence[Violation
 
 def _beside_one(subject: TrainStep, ranks: Ranks, history: History) -> Sequence[Violation]:
     """Gradients that differ from one process's, unless the model rightly makes them differ."""
-    found = judge.judge_gradients(history, subject.tolerance)
+    found = judge.judge_gradients(history, subject.limit)
     if found:
         demand_comparison(subject, ranks, history)
     if found and judge.gradients_unseen(history):
@@ -218,10 +225,10 @@ def find_different_decisions(subject: TrainStep, ranks: Ranks) -> Sequence[Viola
     """MOD-08."""
 
     def look(history: History) -> Sequence[Violation]:
-        apart = judge_decisions.judge_decisions(history, subject.tolerance, between_ranks=True)
+        apart = judge_decisions.judge_decisions(history, subject.limit, between_ranks=True)
         if apart or "batch_statistics" in subject.traits:
             return apart
-        found = judge_decisions.judge_decisions(history, subject.tolerance)
+        found = judge_decisions.judge_decisions(history, subject.limit)
         if found:
             demand_comparison(subject, ranks, history)
         return found
@@ -231,7 +238,7 @@ def find_different_decisions(subject: TrainStep, ranks: Ranks) -> Sequence[Viola
 
 def find_wrong_statistics(subject: TrainStep, ranks: Ranks) -> Sequence[Violation]:
     """MOD-09."""
-    return judged(subject, ranks, lambda h: judge_statistics.judge_statistics(h, subject.tolerance))
+    return judged(subject, ranks, lambda h: judge_statistics.judge_statistics(h, subject.limit))
 
 
 def find_repeated_reductions(subject: TrainStep, ranks: Ranks) -> Sequence[Violation]:

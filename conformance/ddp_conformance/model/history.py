@@ -43,6 +43,20 @@ class OneProcessEnds(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class Rounded(Record):
+    """How far rounding in another order moves what one process, which has rank 0, sees of a step.
+
+    The largest difference in its further runs, by what differs.
+    """
+
+    step: int
+    gradients: tuple[tuple[int, str, float], ...]
+    """Of which optimizer call of the step, name of the parameter, absolute difference."""
+    decisions: tuple[tuple[str, float], ...]
+    statistics: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class UnlikeOneProcess(Record):
     """A module in training mode that rightly differs between several ranks and one process."""
 

@@ -21,6 +21,7 @@ from ddp_conformance.model.history import (
     Wrapped,
 )
 from ddp_conformance.model.owners import Owners
+from ddp_conformance.model.rounding_limits import RoundingLimits
 
 WRAPPING = "after wrapping"
 
@@ -93,7 +94,7 @@ def judge_gradients(history: History, tolerance: float) -> tuple[Violation, ...]
     first = not_compared_from(history)
     steps = [seen for seen in history if isinstance(seen, Gradients) and seen.step < first]
     alone = _by_place(g for g in steps if g.alone)
-    owners = Owners(history)
+    owners, limits = Owners(history), RoundingLimits(history)
     through = ranks_that_came_through(history)
     found: list[str] = []
     for rank in sorted({g.rank for g in steps if not g.alone}.union(through)):
@@ -104,7 +105,7 @@ def judge_gradients(history: History, tolerance: float) -> tuple[Violation, ...]
         for place in sorted(known.union(alone if demanded else ())):
             where = f"step {place[0]}, rank {rank}"
             texts = [
-                [*_wrong_gradients(where, seen, wanted, tolerance, owners)]
+                [*_wrong_gradients(where, place, seen, wanted, tolerance, owners, limits)]
                 for seen in own.get(place, [None])
                 for wanted in alone.get(place, [None])[:1]
             ]
@@ -152,10 +153,12 @@ def _by_place(steps: Iterable[Gradients]) -> dict[tuple[int, int], list[Gradient
 
 def _wrong_gradients(
     where: str,
+    place: tuple[int, int],
     found: Gradients | None,
     alone: Gradients | None,
     tolerance: float,
     owners: Owners,
+    limits: RoundingLimits,
 ) -> Iterator[str]:
     if alone is None:
         yield f"{where}: one process with all samples makes no such step"
@@ -172,13 +175,15 @@ def _wrong_gradients(
     ]
     floor = tolerance / 10 * _largest(value for values in expected.values() for value in values)
     for name, values in (*found.values, *lacking):
-        wanted = expected.get(owners.one_name(name), ())
+        one_name = owners.one_name(name)
+        wanted = expected.get(one_name, ())
         if len(values) != len(wanted):
             yield f"{where}: {name} has {len(values)} gradient values, one process {len(wanted)}"
             return
         # A bias before a normalisation, or of attention's keys, has a gradient of zero but for
         # rounding errors of the size of the others'.
-        if off := farthest_off(values, wanted, tolerance, floor):
+        least = max(floor, limits.of_gradient(*place, one_name))
+        if off := farthest_off(values, wanted, tolerance, least):
             value, right = off
             yield f"{where}: the gradient of {name} has {value:.6g}, of one process {right:.6g}"
             return

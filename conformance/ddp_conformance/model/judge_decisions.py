@@ -11,6 +11,7 @@ from ddp_conformance.framework.verdict import Violation, ranks_in_words
 from ddp_conformance.launched.endings import broke_off
 from ddp_conformance.model.history import Decided
 from ddp_conformance.model.judge import not_compared_from
+from ddp_conformance.model.rounding_limits import RoundingLimits, wanted_of
 
 
 def judge_decisions(
@@ -26,19 +27,19 @@ def judge_decisions(
     for record in seen:
         if not record.alone:
             steps[record.step].append(record)
+    limits = RoundingLimits(history)
     first = 0 if between_ranks else not_compared_from(history)
     if broke_off(history):  # the steps that one process would have made are not known
         first = min(first, max(alone, default=-1) + 1)
     if not any(record.decisions for made in steps.values() for record in made):
         return () if broke_off(history) else (Violation("no step reports a decision"),)
-    return tuple(
-        Violation(f"step {step}: {text}")
-        for step, made in sorted(steps.items())
-        for text in (
-            list(_between_ranks(made))
-            or (list(_beside_one(made[0], alone.get(step), tolerance)) if step < first else [])
-        )
-    )
+    found: list[Violation] = []
+    for step, made in sorted(steps.items()):
+        texts = [*_between_ranks(made)]
+        if not texts and step < first:
+            texts = [*_beside_one(made[0], alone.get(step), tolerance, limits)]
+        found += [Violation(f"step {step}: {text}") for text in texts]
+    return tuple(found)
 
 
 def _between_ranks(made: list[Decided]) -> Iterator[str]:
@@ -63,32 +64,27 @@ def _exactly(value: float | None) -> str:
     return "nothing" if value is None else repr(value)
 
 
-def _beside_one(found: Decided, alone: Decided | None, tolerance: float) -> Iterator[str]:
-    """Decisions that differ from one process's; its norm is observed, not reported."""
+def _beside_one(
+    found: Decided, alone: Decided | None, tolerance: float, limits: RoundingLimits
+) -> Iterator[str]:
+    """Decisions that differ from one process's."""
     if alone is None:
         yield "one process with all samples makes no such step"
         return
     if found.stepped != alone.stepped:
         yield f"skipped by {'one process' if found.stepped else 'all ranks'} alone"
-    wanted = _wanted(alone)
+    wanted = wanted_of(alone)
     for name in dict.fromkeys([*dict(found.decisions), *wanted]):
         value, right = dict(found.decisions).get(name), wanted.get(name)
-        if not _close(value, right, tolerance):
+        if not _close(value, right, tolerance, limits.of_decision(found.step, name)):
             yield f"{name} is {_roughly(value)}, of one process {_roughly(right)}"
 
 
-def _wanted(alone: Decided) -> dict[str, float]:
-    wanted = dict(alone.decisions)
-    if "norm" in wanted and alone.norm is not None:
-        wanted["norm"] = alone.norm / wanted.get("scale", 1.0)
-    return wanted
-
-
-def _close(value: float | None, right: float | None, tolerance: float) -> bool:
+def _close(value: float | None, right: float | None, tolerance: float, limit: float) -> bool:
     if value is None or right is None:
         return value is right
     if math.isfinite(value) and math.isfinite(right):
-        return math.isclose(value, right, rel_tol=tolerance, abs_tol=1e-7)
+        return math.isclose(value, right, rel_tol=tolerance, abs_tol=max(limit, 1e-7))
     # A sum over ranks may make a NaN of an infinite gradient.
     return math.isfinite(value) == math.isfinite(right)
 

@@ -10,6 +10,7 @@ from ddp_conformance.launched.endings import ranks_that_came_through
 from ddp_conformance.model.history import Statistics
 from ddp_conformance.model.judge import farthest_off
 from ddp_conformance.model.owners import Owners
+from ddp_conformance.model.rounding_limits import RoundingLimits
 
 Values = Mapping[str, Sequence[float]]
 
@@ -27,7 +28,7 @@ def judge_statistics(history: History, tolerance: float) -> tuple[Violation, ...
     wanted = next((dict(record.values) for record in seen if record.alone), None)
     if wanted is None:
         return ()  # the single process broke off, which other violations show
-    owners = Owners(history)
+    owners, limits = Owners(history), RoundingLimits(history)
     everywhere = {name for record in ranks for name, _ in record.values}
     return tuple(
         Violation(f"step 1, rank {record.rank}: {text}")
@@ -40,17 +41,18 @@ def judge_statistics(history: History, tolerance: float) -> tuple[Violation, ...
                 if owners.have(record.rank, name) or name not in everywhere
             },
             tolerance,
+            limits,
         )
     )
 
 
-def _wrong(own: Values, wanted: Values, tolerance: float) -> Iterator[str]:
+def _wrong(own: Values, wanted: Values, tolerance: float, limits: RoundingLimits) -> Iterator[str]:
     """The first statistic that differs."""
     for name in dict.fromkeys((*own, *wanted)):
         values, right = own.get(name, ()), wanted.get(name, ())
         if len(values) != len(right):
             yield f"{name} has {len(values)} values, of one process {len(right)}"
             return
-        if off := farthest_off(values, right, tolerance):
+        if off := farthest_off(values, right, tolerance, limits.of_statistic(1, name)):
             yield f"{name} has {off[0]:.6g}, of one process {off[1]:.6g}"
             return

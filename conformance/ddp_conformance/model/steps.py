@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -20,6 +22,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.history import History
 from ddp_conformance.launched.history import Happened
 from ddp_conformance.launched.journal import Journal
 from ddp_conformance.launched.order import Order
@@ -40,7 +43,12 @@ from ddp_conformance.model.history import (
     UnlikeOneProcess,
     Wrapped,
 )
-from ddp_conformance.model.subjects import Trainee
+from ddp_conformance.model.judge import judge_gradients
+from ddp_conformance.model.judge_decisions import judge_decisions
+from ddp_conformance.model.judge_statistics import judge_statistics
+from ddp_conformance.model.kept_records import KeptRecords
+from ddp_conformance.model.rounding_limits import measured
+from ddp_conformance.model.subjects import TOLERANCE, Trainee
 from ddp_conformance.model.taking_over import (
     Followed,
     OneProcess,
@@ -57,6 +65,9 @@ OWN_STEPS = 2
 """Steps that one process makes from its own state. Before each later step it takes over the ranks'
 state, so that rounding errors of earlier steps do not count."""
 
+FURTHER_RUNS = 3
+"""As many as ``worlds`` makes of its reference."""
+
 STATISTICS = ("running_mean", "running_var")
 """Names of the buffers in torch's normalisations, and in those of other libraries."""
 
@@ -70,22 +81,25 @@ def keep(trainee: Trainee) -> None:
 
 def take_steps(order: Order, journal: Journal) -> None:
     """Train on all ranks, then on rank 0 alone from the same parameters."""
-    make, (size, steps) = order.work.entry.load(), map(int, order.work.argv)
-    case = Case(size, order.rank, order.world_size, Path(order.directory))
+    make, (size, steps, *measures) = order.work.entry.load(), order.work.argv
+    case = Case(int(size), order.rank, order.world_size, Path(order.directory))
     join(order.device)
     trainee = Trainee(*make(case))
     model = trainee.model
     demand_no_fsdp1(model)
     keep(trainee)
-    followed = Followed({name: full(tensor).clone() for name, tensor in named(model)})
+    notes = KeptRecords(journal)
+    followed = Followed({name: full(tensor).clone() for name, tensor in named(model)}, notes.seen)
     lent = lent_of(followed.initial, order.rank, order.world_size)
-    StepObserver(model, order.rank, journal).run(trainee, steps, followed)
+    StepObserver(model, order.rank, notes).run(trainee, int(steps), followed)
     if lent is not None:
         followed = gathered(followed, lent, order.rank, order.world_size)
     leave()
     if order.rank == 0:
-        single = Trainee(*make(replace(case, world_size=1)))
-        run_alone(single, followed, journal)
+        alone = Alone(make, replace(case, world_size=1), followed, journal)
+        alone.run()
+        if measures:
+            alone.measure()
     journal.add(Happened(order.rank, "returned"))
 
 
@@ -95,21 +109,72 @@ def demand_no_fsdp1(model: nn.Module) -> None:
         raise TypeError("a TrainStep cannot use FSDP1, because its gradients are flat; use FSDP2")
 
 
-def run_alone(trainee: Trainee, followed: Followed, journal: Journal) -> None:
-    """What one process with all samples steps with."""
-    one = OneProcess(trainee.model)
-    one.begin_from(followed.initial)
-    for names in tied(trainee.model):
-        journal.add(Tied(0, names))
-    observer = StepObserver(trainee.model, 0, journal, alone=True)
-    around_backward(observer.measure)
-    for number in range(OWN_STEPS + len(followed.before)):
-        if number >= OWN_STEPS:
-            snapshot = followed.before[number - OWN_STEPS]
-            if not one.take_over(snapshot, observer.optimizers):
-                journal.add(OneProcessEnds(0, number + 1))
+class Alone:
+    """One process with all samples, which has what the ranks had before each step."""
+
+    def __init__(
+        self, make: Callable[[Case], Any], case: Case, followed: Followed, journal: Journal
+    ) -> None:
+        self._make, self._case, self._followed = make, case, followed
+        self._journal = journal
+        self._plain = KeptRecords(journal)
+
+    def run(self) -> None:
+        """Record what it steps with."""
+        self._run(self._plain, contextlib.nullcontext())
+
+    def measure(self) -> None:
+        """Record how far rounding moves it, if the ranks are farther from it than is allowed."""
+        if not exceeded([*self._followed.seen, *self._plain.seen]):
+            return
+        # Late, as few runs need it.
+        from pytest_ddp.extensions.worlds.ranks.rounding import MonteCarloRounding
+
+        further = []
+        ways: list[AbstractContextManager[object]] = [contextlib.nullcontext()]
+        ways += [MonteCarloRounding(number + 1) for number in range(FURTHER_RUNS)]
+        for rounding in ways:
+            notes = KeptRecords()
+            try:
+                self._run(notes, rounding)
+            except Exception:  # from the subject's code, such as a compiled model's
                 return
-        observer.step(trainee, number)
+            further.append(notes.seen)
+        if further.pop(0) != self._plain.seen:
+            return  # it draws random numbers, whose differences are no limit
+        for rounded in measured(self._plain.seen, further):
+            self._journal.add(rounded)
+
+    def _run(self, notes: KeptRecords, rounding: AbstractContextManager[object]) -> None:
+        trainee = Trainee(*self._make(self._case))
+        one = OneProcess(trainee.model)
+        one.begin_from(self._followed.initial)
+        for names in tied(trainee.model):
+            notes.add(Tied(0, names))
+        observer = StepObserver(trainee.model, 0, notes, alone=True)
+        end = around_backward(observer.measure)
+        before = self._followed.before
+        for number in range(OWN_STEPS + len(before)):
+            if number >= OWN_STEPS and not one.take_over(
+                before[number - OWN_STEPS], observer.optimizers
+            ):
+                notes.add(OneProcessEnds(0, number + 1))
+                break
+            with rounding:
+                observer.step(trainee, number)
+        observer.close()
+        end()
+
+
+def exceeded(history: History) -> bool:
+    """Whether something is farther from one process than the default tolerance allows."""
+    decided = any(isinstance(seen, Decided) and seen.decisions for seen in history)
+    kept = any(isinstance(seen, Statistics) and seen.values for seen in history)
+    return bool(
+        judge_gradients(history, TOLERANCE)
+        or (decided and judge_decisions(history, TOLERANCE))
+        or (kept and judge_statistics(history, TOLERANCE))
+    )
 
 
 def inner(model: nn.Module) -> nn.Module:
@@ -123,11 +188,11 @@ class StepObserver:
     """Records what the model does in one run."""
 
     def __init__(
-        self, model: nn.Module, rank: int, journal: Journal, *, alone: bool = False
+        self, model: nn.Module, rank: int, notes: KeptRecords, *, alone: bool = False
     ) -> None:
         self._model = model
         self._rank = rank
-        self._journal = journal
+        self._notes = notes
         self._alone = alone
         self._trained = [(name, p) for name, p in named(model) if p.requires_grad]
         self._ids = {id(parameter) for _, parameter in self._trained}
@@ -141,13 +206,17 @@ class StepObserver:
         """In the order in which they first stepped."""
         self._after_backward: list[tuple[str, Tensor | None]] = []
         self._named_unlike: set[str] = set()
-        register_optimizer_step_pre_hook(self._about_to_step)
+        self._hook = register_optimizer_step_pre_hook(self._about_to_step)
+
+    def close(self) -> None:
+        """See no more optimizer steps."""
+        self._hook.remove()
 
     def run(self, trainee: Trainee, steps: int, followed: Followed) -> None:
         """Make all steps of this rank, and keep what one process takes over."""
         static = isinstance(self._model, DistributedDataParallel) and self._model.static_graph
         names = tuple(name for name, _ in self._trained)
-        self._journal.add(Wrapped(self._rank, names, bool(static), self._sharded()))
+        self._notes.add(Wrapped(self._rank, names, bool(static), self._sharded()))
         self._follow_use()
         self._follow_writes()
         around_backward(self._backward)
@@ -169,7 +238,7 @@ class StepObserver:
         try:
             yield snapshot_of(self._model, self.optimizers)
         except Exception:  # from the optimizer's code
-            self._journal.add(OneProcessEnds(self._rank, self._number + 1))
+            self._notes.add(OneProcessEnds(self._rank, self._number + 1))
 
     def step(self, trainee: Trainee, number: int) -> None:
         """Make a step, and record its decisions."""
@@ -182,7 +251,7 @@ class StepObserver:
             self._record_gradients_of_hand_made_step()
         made = found if isinstance(found, Mapping) else {}
         values = tuple((str(name), float(value)) for name, value in made.items())
-        self._journal.add(
+        self._notes.add(
             Decided(self._rank, self._number, self._alone, self._stepped, values, self._norm)
         )
         if number == 0:
@@ -204,7 +273,7 @@ class StepObserver:
             kind = _unlike_one_process(module)
             if kind is not None and kind not in self._named_unlike:
                 self._named_unlike.add(kind)
-                self._journal.add(UnlikeOneProcess(self._rank, bare_name(name), kind))
+                self._notes.add(UnlikeOneProcess(self._rank, bare_name(name), kind))
 
     def _record_statistics(self) -> None:
         found = tuple(
@@ -212,7 +281,7 @@ class StepObserver:
             for name, buffer in self._model.named_buffers()
             if name.rpartition(".")[2] in STATISTICS
         )
-        self._journal.add(Statistics(self._rank, self._alone, found))
+        self._notes.add(Statistics(self._rank, self._alone, found))
 
     def _sharded(self) -> bool:
         return any(isinstance(parameter, DTensor) for _, parameter in self._trained)
@@ -222,7 +291,7 @@ class StepObserver:
         buffers = tuple(
             (bare_name(name), digest([buffer])) for name, buffer in self._model.named_buffers()
         )
-        self._journal.add(State(self._rank, moment, parameters, buffers))
+        self._notes.add(State(self._rank, moment, parameters, buffers))
 
     # ------------------------------------------------------------------ buffers
 
@@ -247,7 +316,7 @@ class StepObserver:
         own = {bare_name(name): buffer for name, buffer in self._model.named_buffers()}
         kept = {bare_name(name): value for name, value in saved.items()}
         contents = {name: digest([kept.get(name, buffer)]) for name, buffer in own.items()}
-        self._journal.add(Buffers(self._rank, use, self._number, tuple(contents.items())))
+        self._notes.add(Buffers(self._rank, use, self._number, tuple(contents.items())))
 
     # ------------------------------------------------------------------ forward
 
@@ -266,7 +335,7 @@ class StepObserver:
             pairs = zip(self._trained, before, strict=True)
             changed = tuple(name for (name, p), old in pairs if digest([p]) != old)
             if changed:
-                self._journal.add(Overwrote(self._rank, self._number, changed))
+                self._notes.add(Overwrote(self._rank, self._number, changed))
 
         self._model.register_forward_pre_hook(enter)
         self._model.register_forward_hook(leave)
@@ -291,7 +360,7 @@ class StepObserver:
         self._note_gradients()
         self._look_for_unlike()
         gradients = [p.grad for _, p in self._trained if p.grad is not None]
-        self._journal.add(
+        self._notes.add(
             Pass(
                 self._rank,
                 self._number,
@@ -355,7 +424,7 @@ class StepObserver:
     ) -> None:
         found = found or [(name, p.grad) for name, p in self._trained]
         values = tuple((name, _values(gradient)) for name, gradient in found)
-        self._journal.add(Gradients(self._rank, self._number, self._alone, values, taken))
+        self._notes.add(Gradients(self._rank, self._number, self._alone, values, taken))
 
     def _trains(self, optimizer: Optimizer) -> bool:
         """Whether it has some of the model's parameters."""
@@ -380,13 +449,26 @@ def _collectives() -> int:
     return int(group._get_sequence_number_for_group()) if dist.is_initialized() else 0
 
 
-def around_backward(follow: Callable[[Callable[[], Any]], Any]) -> None:
-    """Call ``follow`` around each backward pass, under both names that torch starts it by."""
-    for module in (torch.autograd, torch.autograd.graph):
-        original: Any = vars(module)["_engine_run_backward"]
+def around_backward(follow: Callable[[Callable[[], Any]], Any]) -> Callable[[], None]:
+    """Call ``follow`` around each backward pass, under both names that torch starts it by.
+
+    Returns:
+        What ends it.
+    """
+    originals = [(m, vars(m)["_engine_run_backward"]) for m in _STARTING_BACKWARD]
+    for module, original in originals:
 
         @wraps(original)
         def backward(*args: Any, original: Any = original, **kwargs: Any) -> Any:
             return follow(lambda: original(*args, **kwargs))
 
         setattr(module, "_engine_run_backward", backward)  # noqa: B010 - a private name
+
+    def end() -> None:
+        for module, original in originals:
+            setattr(module, "_engine_run_backward", original)  # noqa: B010 - a private name
+
+    return end
+
+
+_STARTING_BACKWARD: tuple[Any, ...] = (torch.autograd, torch.autograd.graph)

@@ -11,6 +11,9 @@ from torch import nn
 from ddp_conformance.framework.subjects import Subject
 from ddp_conformance.launched.order import Named
 
+TOLERANCE = 1e-4
+"""Of gradients, decisions and statistics, unless the subject has its own."""
+
 
 class Trainee(NamedTuple):
     """What ``make`` returns, in this order."""
@@ -51,10 +54,11 @@ class TrainStep(Subject):
 
     kind: ClassVar[str] = "train step"
 
-    tolerance: float = 1e-4
+    tolerance: float | None = None
     """Of gradients, relative to the largest value of each parameter's gradient.
 
-    A tenth of it, relative to the largest of all parameters, is always allowed."""
+    A tenth of it, relative to the largest of all parameters, is always allowed. By default it is
+    :data:`TOLERANCE`, or what rounding makes of this step if that is more."""
     timeout: float = 60.0
     """Seconds that a run may take."""
     steps: int = 13
@@ -62,6 +66,11 @@ class TrainStep(Subject):
     of them."""
     reason: str = ""
     """Why it has the trait ``batch_statistics``, which needs one."""
+
+    @property
+    def limit(self) -> float:
+        """The tolerance, its own or the default."""
+        return TOLERANCE if self.tolerance is None else self.tolerance
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from ddp_conformance.framework.history import Record
 from ddp_conformance.launched.process.saving import bare_name
 
 Owned: TypeAlias = tuple[str, int]
@@ -38,7 +39,9 @@ class Snapshot:
 class Followed:
     """What a rank has kept of its training for the one process."""
 
-    initial: dict[str, Tensor] = field(default_factory=dict)
+    initial: dict[str, Tensor]
+    seen: list[Record]
+    """All that this rank has recorded."""
     before: list[Snapshot] = field(default_factory=list)
     """Of the steps from :data:`~ddp_conformance.model.steps.OWN_STEPS` on."""
 
@@ -143,13 +146,14 @@ def _only(kept: Followed, names: Collection[str]) -> Followed:
         )
         for snapshot in kept.before
     ]
-    return Followed(among(kept.initial), before)
+    return Followed(among(kept.initial), kept.seen, before)
 
 
 def _union(kept: Sequence[Followed]) -> Followed:
     initial = {name: tensor for one in kept for name, tensor in one.initial.items()}
     steps = min(len(one.before) for one in kept if one.initial)
-    found = Followed(initial, [Snapshot() for _ in range(steps)])
+    seen = [record for one in kept for record in one.seen]
+    found = Followed(initial, seen, [Snapshot() for _ in range(steps)])
     for one in kept:
         for whole, part in zip(found.before, one.before, strict=False):
             whole.parameters.update(part.parameters)
