@@ -39,6 +39,8 @@ class BenignVariant:
     """What it has in common with a defect, or why it is right."""
     world_sizes: tuple[int, ...] = (1, 2, 4)
     """Where it is run; three ranks matter where samples are dealt out to ranks."""
+    undecided: frozenset[str] = frozenset()
+    """Guarantees that cannot be judged for it."""
 
 
 @cache

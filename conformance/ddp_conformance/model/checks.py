@@ -1,4 +1,4 @@
-"""MOD-01 to MOD-10: a wrapped model and its optimizer step, compared with one process.
+"""MOD-01 to MOD-11: a wrapped model and its optimizer step, compared with one process.
 
 The steps run in processes of their own: if ranks disagree, a model may hang or end them.
 """
@@ -26,6 +26,7 @@ from ddp_conformance.model import (
     judge_decisions,
     judge_reductions,
     judge_statistics,
+    judge_updates,
 )
 from ddp_conformance.model.subjects import TrainStep
 
@@ -81,6 +82,13 @@ MOD_10 = Guarantee(
     tier=2,
 )
 
+MOD_11 = Guarantee(
+    "MOD-11",
+    "After each step the parameters MUST be those that one process's optimizer makes of the same "
+    "parameters, state and gradients.",
+    tier=2,
+)
+
 PATIENCE = 10.0
 """Seconds that the other ranks have when one has failed."""
 
@@ -93,9 +101,9 @@ Take: TypeAlias = Callable[[Order, Journal], None]
 
 def take_steps(order: Order, journal: Journal) -> None:
     """Only in a launched rank: its server has imported torch's compiler and FSDP, 1.2 s of CPU."""
-    from ddp_conformance.model import steps
+    from ddp_conformance.model import alone
 
-    steps.take_steps(order, journal)
+    alone.take_steps(order, journal)
 
 
 def take_coded_steps(order: Order, journal: Journal) -> None:
@@ -255,6 +263,19 @@ def find_repeated_reductions(subject: TrainStep, ranks: Ranks) -> Sequence[Viola
     return judged(subject, ranks, look, take_coded_steps) if ranks.world_size > 1 else ()
 
 
+def find_other_updates(subject: TrainStep, ranks: Ranks) -> Sequence[Violation]:
+    """MOD-11."""
+
+    def look(history: History) -> Sequence[Violation]:
+        found = judge_updates.judge_updates(history)
+        why = judge_updates.update_unknown(history)
+        if why and not found and came_through(history):
+            raise UndecidedError(f"{subject.name} {why}")
+        return found
+
+    return judged(subject, ranks, look)
+
+
 CHECKS = (
     Check(MOD_01, (TrainStep,), find_divergence),
     Check(MOD_02, (TrainStep,), find_wrong_gradients, excused=frozenset({"batch_statistics"})),
@@ -266,4 +287,5 @@ CHECKS = (
     Check(MOD_08, (TrainStep,), find_different_decisions, needs=frozenset({"decides"})),
     Check(MOD_09, (TrainStep,), find_wrong_statistics, needs=frozenset({"sync_batchnorm"})),
     Check(MOD_10, (TrainStep,), find_repeated_reductions, needs=frozenset({"reduces_once"})),
+    Check(MOD_11, (TrainStep,), find_other_updates),
 )

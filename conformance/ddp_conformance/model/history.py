@@ -54,6 +54,27 @@ class Rounded(Record):
     """Of which optimizer call of the step, name of the parameter, absolute difference."""
     decisions: tuple[tuple[str, float], ...]
     statistics: tuple[tuple[str, float], ...]
+    updates: tuple[tuple[str, float], ...] = ()
+    """Of parameters after the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Updated(Record):
+    """One process, which has rank 0, has stepped with the ranks' own gradients."""
+
+    step: int
+    differing: tuple[tuple[str, float, float, float], ...]
+    """Name of each parameter that then differs by more than its unit from the ranks', its value
+    there, its value here, and that unit: of the last place, of the parameter or of the update."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateUnknown(Record):
+    """An optimizer's update cannot be repeated in one process."""
+
+    step: int
+    why: str
+    """What the subject does, in words."""
 
 
 @dataclass(frozen=True, slots=True)

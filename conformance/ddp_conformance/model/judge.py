@@ -24,8 +24,14 @@ from ddp_conformance.model.owners import Owners
 from ddp_conformance.model.rounding_limits import RoundingLimits
 
 WRAPPING = "after wrapping"
+"""The moment of a :class:`~ddp_conformance.model.history.State` before the first step."""
 
 NO_PASS = "no backward pass was seen"
+
+
+def after_step(number: int) -> str:
+    """The moment of a :class:`~ddp_conformance.model.history.State` after a step, from 1."""
+    return f"after step {number}"
 
 
 def judge_equal_after_steps(history: History) -> tuple[Violation, ...]:

@@ -32,7 +32,11 @@ class RoundingLimits:
             if isinstance(seen, Rounded):
                 for place, name, distance in seen.gradients:
                     self._limits[seen.step, ("gradient", place, name)] = FACTOR * distance
-                for kind, named in (("decision", seen.decisions), ("statistic", seen.statistics)):
+                for kind, named in (
+                    ("decision", seen.decisions),
+                    ("statistic", seen.statistics),
+                    ("update", seen.updates),
+                ):
                     for name, distance in named:
                         self._limits[seen.step, (kind, 0, name)] = FACTOR * distance
 
@@ -48,15 +52,32 @@ class RoundingLimits:
         """For running statistics."""
         return self._limits.get((step, ("statistic", 0, name)), 0.0)
 
+    def of_update(self, step: int, name: str) -> float:
+        """For a parameter after a step."""
+        return self._limits.get((step, ("update", 0, name)), 0.0)
 
-def measured(plain: Sequence[Record], further: Iterable[Sequence[Record]]) -> Iterator[Rounded]:
-    """The largest differences of further runs of one process from its plain one, by step."""
+
+def measured(
+    plain: Sequence[Record],
+    further: Iterable[Sequence[Record]],
+    updates: Iterable[tuple[int, str, float]] = (),
+) -> Iterator[Rounded]:
+    """The largest differences of further runs of one process from its plain one, by step.
+
+    Args:
+        plain: what the plain run recorded.
+        further: what the others did.
+        updates: differences of their parameters: after which step, name, distance.
+    """
     largest: Distances = {}
     wanted = dict(_values(plain))
     for run in further:
         for what, values in _values(run):
             distance = _distance(values, wanted.get(what, ()))
             largest[what] = max(distance, largest.get(what, 0.0))
+    for step, name, distance in updates:
+        key = (step, ("update", 0, name))
+        largest[key] = max(distance, largest.get(key, 0.0))
     steps: defaultdict[int, dict[What, float]] = defaultdict(dict)
     for (step, which), distance in largest.items():
         if distance:
@@ -68,6 +89,7 @@ def measured(plain: Sequence[Record], further: Iterable[Sequence[Record]]) -> It
             tuple((p, name, far) for (kind, p, name), far in found.items() if kind == "gradient"),
             tuple((name, far) for (kind, _, name), far in found.items() if kind == "decision"),
             tuple((name, far) for (kind, _, name), far in found.items() if kind == "statistic"),
+            tuple((name, far) for (kind, _, name), far in found.items() if kind == "update"),
         )
 
 

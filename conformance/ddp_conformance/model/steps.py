@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import wraps
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -21,14 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from ddp_conformance.framework.case import Case
-from ddp_conformance.framework.history import History
-from ddp_conformance.launched.history import Happened
-from ddp_conformance.launched.journal import Journal
-from ddp_conformance.launched.order import Order
 from ddp_conformance.launched.process.optimizing import callers, digest
 from ddp_conformance.launched.process.saving import bare_name
-from ddp_conformance.launched.rank_devices import join, leave
 from ddp_conformance.model.history import (
     Buffers,
     Decided,
@@ -39,34 +29,22 @@ from ddp_conformance.model.history import (
     State,
     Statistics,
     Taken,
-    Tied,
     UnlikeOneProcess,
+    UpdateUnknown,
     Wrapped,
 )
-from ddp_conformance.model.judge import judge_gradients
-from ddp_conformance.model.judge_decisions import judge_decisions
-from ddp_conformance.model.judge_statistics import judge_statistics
+from ddp_conformance.model.judge import WRAPPING, after_step
 from ddp_conformance.model.kept_records import KeptRecords
-from ddp_conformance.model.rounding_limits import measured
-from ddp_conformance.model.subjects import TOLERANCE, Trainee
+from ddp_conformance.model.subjects import Trainee
 from ddp_conformance.model.taking_over import (
+    Call,
     Followed,
-    OneProcess,
     Snapshot,
     full,
-    gathered,
-    lent_of,
     named,
+    parameters_of,
     snapshot_of,
-    tied,
 )
-
-OWN_STEPS = 2
-"""Steps that one process makes from its own state. Before each later step it takes over the ranks'
-state, so that rounding errors of earlier steps do not count."""
-
-FURTHER_RUNS = 3
-"""As many as ``worlds`` makes of its reference."""
 
 STATISTICS = ("running_mean", "running_var")
 """Names of the buffers in torch's normalisations, and in those of other libraries."""
@@ -79,102 +57,10 @@ def keep(trainee: Trainee) -> None:
     _kept.append(trainee)
 
 
-def take_steps(order: Order, journal: Journal) -> None:
-    """Train on all ranks, then on rank 0 alone from the same parameters."""
-    make, (size, steps, *measures) = order.work.entry.load(), order.work.argv
-    case = Case(int(size), order.rank, order.world_size, Path(order.directory))
-    join(order.device)
-    trainee = Trainee(*make(case))
-    model = trainee.model
-    demand_no_fsdp1(model)
-    keep(trainee)
-    notes = KeptRecords(journal)
-    followed = Followed({name: full(tensor).clone() for name, tensor in named(model)}, notes.seen)
-    lent = lent_of(followed.initial, order.rank, order.world_size)
-    StepObserver(model, order.rank, notes).run(trainee, int(steps), followed)
-    if lent is not None:
-        followed = gathered(followed, lent, order.rank, order.world_size)
-    leave()
-    if order.rank == 0:
-        alone = Alone(make, replace(case, world_size=1), followed, journal)
-        alone.run()
-        if measures:
-            alone.measure()
-    journal.add(Happened(order.rank, "returned"))
-
-
 def demand_no_fsdp1(model: nn.Module) -> None:
     """Raise ``TypeError`` for a model under FSDP1."""
     if any(isinstance(part, FullyShardedDataParallel) for part in model.modules()):
         raise TypeError("a TrainStep cannot use FSDP1, because its gradients are flat; use FSDP2")
-
-
-class Alone:
-    """One process with all samples, which has what the ranks had before each step."""
-
-    def __init__(
-        self, make: Callable[[Case], Any], case: Case, followed: Followed, journal: Journal
-    ) -> None:
-        self._make, self._case, self._followed = make, case, followed
-        self._journal = journal
-        self._plain = KeptRecords(journal)
-
-    def run(self) -> None:
-        """Record what it steps with."""
-        self._run(self._plain, contextlib.nullcontext())
-
-    def measure(self) -> None:
-        """Record how far rounding moves it, if the ranks are farther from it than is allowed."""
-        if not exceeded([*self._followed.seen, *self._plain.seen]):
-            return
-        # Late, as few runs need it.
-        from pytest_ddp.extensions.worlds.ranks.rounding import MonteCarloRounding
-
-        further = []
-        ways: list[AbstractContextManager[object]] = [contextlib.nullcontext()]
-        ways += [MonteCarloRounding(number + 1) for number in range(FURTHER_RUNS)]
-        for rounding in ways:
-            notes = KeptRecords()
-            try:
-                self._run(notes, rounding)
-            except Exception:  # from the subject's code, such as a compiled model's
-                return
-            further.append(notes.seen)
-        if further.pop(0) != self._plain.seen:
-            return  # it draws random numbers, whose differences are no limit
-        for rounded in measured(self._plain.seen, further):
-            self._journal.add(rounded)
-
-    def _run(self, notes: KeptRecords, rounding: AbstractContextManager[object]) -> None:
-        trainee = Trainee(*self._make(self._case))
-        one = OneProcess(trainee.model)
-        one.begin_from(self._followed.initial)
-        for names in tied(trainee.model):
-            notes.add(Tied(0, names))
-        observer = StepObserver(trainee.model, 0, notes, alone=True)
-        end = around_backward(observer.measure)
-        before = self._followed.before
-        for number in range(OWN_STEPS + len(before)):
-            if number >= OWN_STEPS and not one.take_over(
-                before[number - OWN_STEPS], observer.optimizers
-            ):
-                notes.add(OneProcessEnds(0, number + 1))
-                break
-            with rounding:
-                observer.step(trainee, number)
-        observer.close()
-        end()
-
-
-def exceeded(history: History) -> bool:
-    """Whether something is farther from one process than the default tolerance allows."""
-    decided = any(isinstance(seen, Decided) and seen.decisions for seen in history)
-    kept = any(isinstance(seen, Statistics) and seen.values for seen in history)
-    return bool(
-        judge_gradients(history, TOLERANCE)
-        or (decided and judge_decisions(history, TOLERANCE))
-        or (kept and judge_statistics(history, TOLERANCE))
-    )
 
 
 def inner(model: nn.Module) -> nn.Module:
@@ -184,15 +70,27 @@ def inner(model: nn.Module) -> nn.Module:
     return inner(wrapped) if isinstance(model, wrappers) and wrapped is not None else model
 
 
+AtCall: TypeAlias = Callable[[Call, Optimizer, dict[str, Tensor | None]], None]
+
+
 class StepObserver:
     """Records what the model does in one run."""
 
     def __init__(
-        self, model: nn.Module, rank: int, notes: KeptRecords, *, alone: bool = False
+        self,
+        model: nn.Module,
+        rank: int,
+        records: KeptRecords,
+        at_call: AtCall,
+        *,
+        alone: bool = False,
     ) -> None:
+        """With ``at_call``, which is called as an optimizer is about to step, with its number in
+        the step and the gradients."""
+        self._at_call = at_call
         self._model = model
         self._rank = rank
-        self._notes = notes
+        self._records = records
         self._alone = alone
         self._trained = [(name, p) for name, p in named(model) if p.requires_grad]
         self._ids = {id(parameter) for _, parameter in self._trained}
@@ -202,6 +100,8 @@ class StepObserver:
         self._number = 0
         self._stepped = False
         self._norm: float | None = None
+        self._calls = 0
+        """Of optimizers, in this step."""
         self.optimizers: list[Optimizer] = []
         """In the order in which they first stepped."""
         self._after_backward: list[tuple[str, Tensor | None]] = []
@@ -216,16 +116,16 @@ class StepObserver:
         """Make all steps of this rank, and keep what one process takes over."""
         static = isinstance(self._model, DistributedDataParallel) and self._model.static_graph
         names = tuple(name for name, _ in self._trained)
-        self._notes.add(Wrapped(self._rank, names, bool(static), self._sharded()))
+        self._records.add(Wrapped(self._rank, names, bool(static), self._sharded()))
         self._follow_use()
         self._follow_writes()
         around_backward(self._backward)
-        self._record_state("after wrapping")
+        self._record_state(WRAPPING)
         for number in range(steps):
-            if number == OWN_STEPS + len(followed.before):
+            if len(followed.before) == number:
                 followed.before += self._snapshot()
             self.step(trainee, number)
-            self._record_state(f"after step {number + 1}")
+            followed.after.append(self._record_state(after_step(number + 1)))
             # One use after each step: an evaluation can put right what is saved after it.
             if number == 0 and trainee.evaluate is not None:
                 self._record_evaluation(trainee.evaluate)
@@ -236,22 +136,24 @@ class StepObserver:
     def _snapshot(self) -> Iterator[Snapshot]:
         """Empty if an optimizer does not give its state, as one that ZeRO shards."""
         try:
-            yield snapshot_of(self._model, self.optimizers)
+            names = {id(parameter): name for name, parameter in self._trained}
+            yield snapshot_of(self._model, names, self.optimizers)
         except Exception:  # from the optimizer's code
-            self._notes.add(OneProcessEnds(self._rank, self._number + 1))
+            self._records.add(OneProcessEnds(self._rank, self._number + 1))
 
     def step(self, trainee: Trainee, number: int) -> None:
         """Make a step, and record its decisions."""
-        self._number, self._passes = number + 1, 0
+        self._number, self._passes, self._calls = number + 1, 0, 0
         self._stepped, self._norm, self._after_backward = False, None, []
         before = self._contents()
         found = trainee.step(number)
         if not self._stepped and self._contents() != before:
             self._stepped = True
+            self._unknown("steps without an optimizer")
             self._record_gradients_of_hand_made_step()
         made = found if isinstance(found, Mapping) else {}
         values = tuple((str(name), float(value)) for name, value in made.items())
-        self._notes.add(
+        self._records.add(
             Decided(self._rank, self._number, self._alone, self._stepped, values, self._norm)
         )
         if number == 0:
@@ -273,7 +175,7 @@ class StepObserver:
             kind = _unlike_one_process(module)
             if kind is not None and kind not in self._named_unlike:
                 self._named_unlike.add(kind)
-                self._notes.add(UnlikeOneProcess(self._rank, bare_name(name), kind))
+                self._records.add(UnlikeOneProcess(self._rank, bare_name(name), kind))
 
     def _record_statistics(self) -> None:
         found = tuple(
@@ -281,17 +183,20 @@ class StepObserver:
             for name, buffer in self._model.named_buffers()
             if name.rpartition(".")[2] in STATISTICS
         )
-        self._notes.add(Statistics(self._rank, self._alone, found))
+        self._records.add(Statistics(self._rank, self._alone, found))
 
     def _sharded(self) -> bool:
         return any(isinstance(parameter, DTensor) for _, parameter in self._trained)
 
-    def _record_state(self, moment: str) -> None:
-        parameters = tuple((name, digest([full(p)])) for name, p in named(self._model))
+    def _record_state(self, moment: str) -> dict[str, Tensor]:
+        """Returns a copy of the parameters."""
+        content = parameters_of(self._model)
+        parameters = tuple((name, digest([tensor])) for name, tensor in content.items())
         buffers = tuple(
             (bare_name(name), digest([buffer])) for name, buffer in self._model.named_buffers()
         )
-        self._notes.add(State(self._rank, moment, parameters, buffers))
+        self._records.add(State(self._rank, moment, parameters, buffers))
+        return content
 
     # ------------------------------------------------------------------ buffers
 
@@ -316,7 +221,7 @@ class StepObserver:
         own = {bare_name(name): buffer for name, buffer in self._model.named_buffers()}
         kept = {bare_name(name): value for name, value in saved.items()}
         contents = {name: digest([kept.get(name, buffer)]) for name, buffer in own.items()}
-        self._notes.add(Buffers(self._rank, use, self._number, tuple(contents.items())))
+        self._records.add(Buffers(self._rank, use, self._number, tuple(contents.items())))
 
     # ------------------------------------------------------------------ forward
 
@@ -335,7 +240,7 @@ class StepObserver:
             pairs = zip(self._trained, before, strict=True)
             changed = tuple(name for (name, p), old in pairs if digest([p]) != old)
             if changed:
-                self._notes.add(Overwrote(self._rank, self._number, changed))
+                self._records.add(Overwrote(self._rank, self._number, changed))
 
         self._model.register_forward_pre_hook(enter)
         self._model.register_forward_hook(leave)
@@ -360,7 +265,7 @@ class StepObserver:
         self._note_gradients()
         self._look_for_unlike()
         gradients = [p.grad for _, p in self._trained if p.grad is not None]
-        self._notes.add(
+        self._records.add(
             Pass(
                 self._rank,
                 self._number,
@@ -397,13 +302,24 @@ class StepObserver:
         if not any(optimizer is known for known in self.optimizers):
             self.optimizers.append(optimizer)
         if kwargs.get("closure") is not None:
-            return args, {**kwargs, "closure": self._recording(kwargs["closure"])}
+            return args, {**kwargs, "closure": self._recording(optimizer, kwargs["closure"])}
         if len(args) > 1 and callable(args[1]):
-            return (args[0], self._recording(args[1]), *args[2:]), kwargs
-        self._record_gradients()
+            return (args[0], self._recording(optimizer, args[1]), *args[2:]), kwargs
+        self._called(optimizer)
         return None
 
-    def _recording(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+    def _called(self, optimizer: Optimizer) -> None:
+        found = {name: None if p.grad is None else full(p.grad) for name, p in self._trained}
+        self._record_gradients([*found.items()])
+        if getattr(optimizer, "grad_scale", None) is not None:
+            self._unknown("gives its optimizer a gradient scaler's scale")
+        self._at_call((self._number, self._calls), optimizer, found)
+        self._calls += 1
+
+    def _unknown(self, why: str) -> None:
+        self._records.add(UpdateUnknown(self._rank, self._number, why))
+
+    def _recording(self, optimizer: Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
         """The step's closure, with a record of the gradients of its first call.
 
         Only of the first: the last bit may decide how often LBFGS calls it again.
@@ -413,18 +329,20 @@ class StepObserver:
         @wraps(closure)
         def recorded() -> Any:
             result = closure()
-            if next(calls) == 0:
-                self._record_gradients()
+            number = next(calls)
+            if number == 0:
+                self._called(optimizer)
+            elif number == 1:
+                self._unknown("has an optimizer that calls its closure more than once")
             return result
 
         return recorded
 
     def _record_gradients(
-        self, found: Sequence[tuple[str, Tensor | None]] = (), taken: Taken = "at the step"
+        self, found: Sequence[tuple[str, Tensor | None]], taken: Taken = "at the step"
     ) -> None:
-        found = found or [(name, p.grad) for name, p in self._trained]
         values = tuple((name, _values(gradient)) for name, gradient in found)
-        self._notes.add(Gradients(self._rank, self._number, self._alone, values, taken))
+        self._records.add(Gradients(self._rank, self._number, self._alone, values, taken))
 
     def _trains(self, optimizer: Optimizer) -> bool:
         """Whether it has some of the model's parameters."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,10 @@ Owned: TypeAlias = tuple[str, int]
 """A parameter's name, and how many of the optimizers that stepped before own it too."""
 
 
+Call: TypeAlias = tuple[int, int]
+"""A step's number, from 1, and how many optimizers were called in it before."""
+
+
 @dataclass(slots=True)
 class Snapshot:
     """What a rank had before a step."""
@@ -39,11 +44,14 @@ class Snapshot:
 class Followed:
     """What a rank has kept of its training for the one process."""
 
-    initial: dict[str, Tensor]
     seen: list[Record]
     """All that this rank has recorded."""
     before: list[Snapshot] = field(default_factory=list)
-    """Of the steps from :data:`~ddp_conformance.model.steps.OWN_STEPS` on."""
+    """Of the first steps; of all, if the optimizers give their states."""
+    after: list[dict[str, Tensor]] = field(default_factory=list)
+    """The parameters after each step."""
+    gradients: dict[Call, dict[str, Tensor | None]] = field(default_factory=dict)
+    """With which an optimizer was called."""
 
 
 def named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -65,6 +73,11 @@ def full(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
+def parameters_of(model: nn.Module) -> dict[str, Tensor]:
+    """A copy of each parameter, put together; collectives if some are sharded."""
+    return {name: full(parameter).clone() for name, parameter in named(model)}
+
+
 def lent_of(names: Iterable[str], rank: int, world_size: int) -> set[str] | None:
     """The parameters that no rank before this one has; None if rank 0 has all. A collective."""
     by_rank: list[Any] = [None] * world_size
@@ -74,13 +87,17 @@ def lent_of(names: Iterable[str], rank: int, world_size: int) -> set[str] | None
     return {*by_rank[rank]}.difference(*by_rank[:rank])
 
 
-def snapshot_of(model: nn.Module, optimizers: Sequence[Optimizer]) -> Snapshot:
+def snapshot_of(
+    model: nn.Module, names: Mapping[int, str], optimizers: Sequence[Optimizer]
+) -> Snapshot:
     """A copy of the parameters and of the optimizers' states; collectives if some are sharded.
+
+    The names are by the ids of the parameters that optimizers have: ``fully_shard`` puts others in
+    their place for as long as the model is gathered.
 
     Raises whatever an optimizer raises that does not give its state, as one that ZeRO shards.
     """
-    names = {id(parameter): name for name, parameter in named(model)}
-    found = Snapshot({name: full(p).clone() for name, p in named(model)})
+    found = Snapshot(parameters_of(model))
     for owned, parameter, optimizer in _owned(optimizers, names):
         found.states[owned] = _in_full(optimizer.state.get(parameter, {}))
     for optimizer in optimizers:
@@ -146,18 +163,24 @@ def _only(kept: Followed, names: Collection[str]) -> Followed:
         )
         for snapshot in kept.before
     ]
-    return Followed(among(kept.initial), kept.seen, before)
+    gradients = {call: among(found) for call, found in kept.gradients.items()}
+    return Followed(kept.seen, before, [*map(among, kept.after)], gradients)
 
 
 def _union(kept: Sequence[Followed]) -> Followed:
-    initial = {name: tensor for one in kept for name, tensor in one.initial.items()}
-    steps = min(len(one.before) for one in kept if one.initial)
-    seen = [record for one in kept for record in one.seen]
-    found = Followed(initial, seen, [Snapshot() for _ in range(steps)])
+    """A rank without any parameter has nothing to say of how far the others came."""
+    kept = [one for one in kept if one.before and one.before[0].parameters] or kept
+    found = Followed([record for one in kept for record in one.seen])
+    found.before += [Snapshot() for _ in range(min(len(one.before) for one in kept))]
+    found.after += [{} for _ in range(min(len(one.after) for one in kept))]
     for one in kept:
         for whole, part in zip(found.before, one.before, strict=False):
             whole.parameters.update(part.parameters)
             whole.states.update(part.states)
+        for content, own in zip(found.after, one.after, strict=False):
+            content.update(own)
+        for call, gradients in one.gradients.items():
+            found.gradients.setdefault(call, {}).update(gradients)
     return found
 
 
@@ -179,6 +202,35 @@ class OneProcess:
     def _known(self, name: str, content: Collection[str]) -> str | None:
         return next((one for one in self._aliases.get(name, (name,)) if one in content), None)
 
+    def take_gradients(
+        self, optimizer: Optimizer, given: Mapping[str, Tensor | None]
+    ) -> str | None:
+        """Give an optimizer the ranks' gradients; returns why it cannot have them, if so."""
+        names = {id(parameter): name for name, parameter in self._named}
+        for _, parameter, _ in _owned([optimizer], names):
+            known = self._known(names[id(parameter)], given)
+            if known is None or not parameter.requires_grad:
+                continue
+            gradient = given[known]
+            if gradient is None:
+                parameter.grad = None
+            elif (gradient.shape, gradient.dtype) != (parameter.shape, parameter.dtype):
+                return "has gradients of another shape or dtype than in one process"
+            else:
+                parameter.grad = gradient.to(parameter.device, copy=True)
+        return None
+
+    def differing(
+        self, before: Mapping[str, Tensor], after: Mapping[str, Tensor]
+    ) -> Iterator[tuple[str, float, float, float]]:
+        """The parameters that differ from the ranks' by more than their unit."""
+        for name, parameter in self._named:
+            known = self._known(name, after)
+            if known is not None and known in before:
+                found = farthest_beyond_unit(after[known], parameter.detach(), before[known])
+                if found is not None:
+                    yield (name, *found)
+
     def take_over(self, snapshot: Snapshot, optimizers: Sequence[Optimizer]) -> bool:
         """Take over the ranks' state; False if there are other optimizers here."""
         self.begin_from(snapshot.parameters)
@@ -192,3 +244,35 @@ class OneProcess:
             if state or parameter in optimizer.state:
                 optimizer.state[parameter] = copy.deepcopy(state)
         return True
+
+
+def farthest_beyond_unit(
+    found: Tensor, wanted: Tensor, before: Tensor
+) -> tuple[float, float, float] | None:
+    """The element that is farthest off, of those that are by more than their unit.
+
+    The unit is that in the last place of what is wanted, or of the update, whichever is larger:
+    of the same numbers, other ways to add a small update may make the one or the other.
+
+    Args:
+        found: the values to judge.
+        wanted: the right ones, of the same shape and dtype.
+        before: the values before the update.
+
+    Returns:
+        its value, the right one and the unit; None if there is none.
+    """
+    if found.shape != wanted.shape or torch.equal(found, wanted):
+        return None
+    value, right, old = (tensor.reshape(-1).double() for tensor in (found, wanted, before))
+    reach = torch.maximum(right.abs(), (right - old).abs())
+    info = torch.finfo(wanted.dtype)
+    unit = torch.ldexp(torch.full_like(reach, info.eps / 2), torch.frexp(reach).exponent)
+    unit = unit.masked_fill(reach == 0, 0.0).clamp_min(info.tiny * info.eps)
+    same = (value == right) | (value.isnan() & right.isnan())
+    far = (value - right).abs().nan_to_num(nan=math.inf).masked_fill(same, 0.0)
+    far = far.masked_fill(far <= unit, 0.0)
+    place = int(far.argmax())
+    if not far[place]:
+        return None
+    return float(value[place]), float(right[place]), float(unit[place])

@@ -74,6 +74,8 @@ def _part(part: Part, judged: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _word(part: Part, guarantee: str, own: Iterable[Mapping[str, Any]]) -> str:
     """One word for all world sizes. Raises ``ValueError`` for a verdict that is not declared."""
     verdicts = {one["verdict"] for one in own if one["guarantee"] == guarantee}
+    if "expected" in verdicts and guarantee in part.undecided:
+        return "says nothing"
     if "expected" in verdicts:
         return "refuses" if guarantee in part.refuses else "broken"
     words = {"passed": "kept", "not bound": "says nothing"}

@@ -63,6 +63,8 @@ class Part:
     refuses: Mapping[str, str] = field(default_factory=dict)
     """Guarantee to a pattern in the error that all ranks raise, in place of a verdict."""
     world_sizes: tuple[int, ...] = WORLD_SIZES
+    undecided: Mapping[str, str] = field(default_factory=dict)
+    """Guarantee to a pattern in the reason why it cannot be judged for this part."""
 
     @property
     def broken(self) -> dict[str, Breach]:
@@ -92,6 +94,21 @@ class RefusedCheck(BoundCheck):
         return everywhere and all(re.search(self.expected or "", line) for line in raised)
 
 
+class UndecidedCheck(BoundCheck):
+    """A check that cannot be decided for its part, and says why."""
+
+    def __call__(self, subject: Subject, ranks: Ranks | None = None) -> None:
+        __tracebackhide__ = True
+        ranks = current_ranks() if ranks is None else ranks
+        try:
+            self.check(subject, ranks)
+        except UndecidedError as error:
+            if re.search(self.expected or "", str(error)):
+                pytest.xfail(str(error))
+            raise
+        raise KeptError(f"{self.id} can be decided for {subject.name}", pytrace=False)
+
+
 def parametrize_with_parts(parts: Sequence[Part], *, share_ranks: bool = False) -> Callable[[F], F]:
     """Parametrize ``test(subject, check)`` with every check of every part, on its world sizes.
 
@@ -109,6 +126,8 @@ def parametrize_with_parts(parts: Sequence[Part], *, share_ranks: bool = False) 
             part = known[subject.name]
             if check.id in part.refuses:
                 check = RefusedCheck(check.check, part.refuses[check.id])
+            if check.id in part.undecided:
+                check = UndecidedCheck(check.check, part.undecided[check.id])
             for world_size in part.world_sizes:
                 yield param((subject, check), world_size, share_ranks=share_ranks)
 

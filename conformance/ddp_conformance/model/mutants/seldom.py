@@ -166,6 +166,9 @@ def frozen_statistics(case: Case) -> Made:
 STATISTICS = frozenset({"batch_statistics"})
 REASON = "as each rank has enough samples"
 
+NO_OPTIMIZER = frozenset({"MOD-11"})
+"""What cannot be judged without one."""
+
 MUTANTS = (
     Mutant(TrainStep(sums_every_third), "MOD-02", "a sum over ranks in each third step", TWO),
     Mutant(TrainStep(sums_every_tenth), "MOD-02", "a sum over ranks in each tenth step", TWO),
@@ -183,9 +186,19 @@ BENIGN_VARIANTS = (
         TrainStep(steps_with_adam, {"uneven"}), "Adam, with parameters that drift apart", (1, 2)
     ),
     BenignVariant(TrainStep(two_batches, steps=2), "data for two steps", (1, 2)),
-    BenignVariant(TrainStep(steps_by_hand), "no optimizer", (1, 2)),
-    BenignVariant(TrainStep(clears_by_hand), "no optimizer, and gradients that are gone", (1, 2)),
-    BenignVariant(TrainStep(reduces_and_steps_by_hand), "no optimizer and no wrapper", (1, 2)),
+    BenignVariant(TrainStep(steps_by_hand), "no optimizer", (1, 2), undecided=NO_OPTIMIZER),
+    BenignVariant(
+        TrainStep(clears_by_hand),
+        "no optimizer, and gradients that are gone",
+        (1, 2),
+        undecided=NO_OPTIMIZER,
+    ),
+    BenignVariant(
+        TrainStep(reduces_and_steps_by_hand),
+        "no optimizer and no wrapper",
+        (1, 2),
+        undecided=NO_OPTIMIZER,
+    ),
     BenignVariant(TrainStep(frozen_statistics), "BatchNorm in evaluation mode", (1, 2)),
     BenignVariant(
         TrainStep(normalises_by_rank, STATISTICS, reason=REASON),
