@@ -8,14 +8,14 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from pytest_ddp.protocol.messages import Operation
+from pytest_ddp.protocol.messages import FixtureOperation
 from pytest_ddp.system.stdlib import base64, pickle, threading
 
 if TYPE_CHECKING:
     import torch
 
 T = TypeVar("T")
-Transport = Callable[[Operation, int | None, str], tuple[str, ...]]
+Transport = Callable[[FixtureOperation, int | None, str], tuple[str, ...]]
 """Sends (operation, source, payload), and waits for the payloads of all ranks."""
 
 
@@ -99,7 +99,7 @@ class Ddp:
         Raises:
             DdpError: a rank ended its test, died, or is at another operation.
         """
-        self._exchange(Operation.BARRIER, None, "")
+        self._exchange(FixtureOperation.BARRIER, None, "")
 
     def gather(self, obj: T) -> list[T]:
         """Every rank's ``obj`` in rank order, on every rank.
@@ -108,7 +108,7 @@ class Ddp:
             TypeError: it cannot be pickled.
             DdpError: as for :meth:`barrier`.
         """
-        return self._gather(Operation.GATHER, obj)
+        return self._gather(FixtureOperation.GATHER, obj)
 
     @overload
     def broadcast(self, obj: None = None, source: int = 0) -> Any: ...
@@ -124,8 +124,8 @@ class Ddp:
         """
         if not 0 <= source < self.world_size:
             raise ValueError(f"source={source}, but the ranks are 0 to {self.world_size - 1}")
-        payload = _pack(Operation.BROADCAST, obj) if self.rank == source else ""
-        return _unpack(self._exchange(Operation.BROADCAST, source, payload)[source])
+        payload = _pack(FixtureOperation.BROADCAST, obj) if self.rank == source else ""
+        return _unpack(self._exchange(FixtureOperation.BROADCAST, source, payload)[source])
 
     def assert_same(self, value: Any) -> None:
         """Fail unless ``value`` is equal on all ranks.
@@ -143,7 +143,7 @@ class Ddp:
         """
         from pytest_ddp.rank import equality  # noqa: PLC0415 - imports torch
 
-        gather = partial(self._gather, Operation.ASSERT_SAME)
+        gather = partial(self._gather, FixtureOperation.ASSERT_SAME)
         equality.assert_close(gather, self.rank, value, (0, 0), "assert_same")
 
     def assert_close(
@@ -163,7 +163,7 @@ class Ddp:
         if (rtol is None) != (atol is None):
             raise ValueError("ddp.assert_close: give both rtol and atol, or neither")
         limits = None if rtol is None or atol is None else (rtol, atol)
-        gather = partial(self._gather, Operation.ASSERT_CLOSE)
+        gather = partial(self._gather, FixtureOperation.ASSERT_CLOSE)
         equality.assert_close(gather, self.rank, value, limits, "assert_close")
 
     def assert_differ(self, value: Any) -> None:
@@ -174,7 +174,7 @@ class Ddp:
         """
         from pytest_ddp.rank import equality  # noqa: PLC0415 - imports torch
 
-        equality.assert_differ(partial(self._gather, Operation.ASSERT_DIFFER), value)
+        equality.assert_differ(partial(self._gather, FixtureOperation.ASSERT_DIFFER), value)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """Name a part of the test, a ``with`` block, for the text of a failure.
@@ -190,11 +190,13 @@ class Ddp:
             raise ValueError(f"ddp.phase({name!r}): a phase needs a name that can be shown")
         return self._enter_phase(name)
 
-    def _gather(self, operation: Operation, obj: Any) -> list[Any]:
+    def _gather(self, operation: FixtureOperation, obj: Any) -> list[Any]:
         payloads = self._exchange(operation, None, _pack(operation, obj))
         return [_unpack(payload) for payload in payloads]
 
-    def _exchange(self, operation: Operation, source: int | None, payload: str) -> tuple[str, ...]:
+    def _exchange(
+        self, operation: FixtureOperation, source: int | None, payload: str
+    ) -> tuple[str, ...]:
         with self._lock:
             return self._transport(operation, source, payload)
 
@@ -222,7 +224,7 @@ def set_current(ddp: Ddp | None) -> None:
     _current = ddp
 
 
-def _pack(operation: Operation, obj: Any) -> str:
+def _pack(operation: FixtureOperation, obj: Any) -> str:
     try:
         return base64.b64encode(pickle.dumps(obj)).decode("ascii")
     except MemoryError:

@@ -50,7 +50,7 @@ _SIDES = ("pytest_ddp.system", "pytest_ddp.protocol", "pytest_ddp.fixture")
 
 _ROOMS = {
     "pytest_ddp": (
-        *("system", "protocol", "settings", "outcome", "launch"),
+        *("system", "protocol", "settings", "outcome", "launch", "rank.operations"),
         *("deadlock", "verdict", "trace", "session"),
         *("rank.exits", "rank.groups", "rank.status", "rank.startup", "rank.cleanup", "rank.hooks"),
         "rank",

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from ddp_conformance.lockstep.lockstep import END, FUNCTIONAL, Lockstep, description, in_lockstep
+from ddp_conformance.lockstep.lockstep import END, Lockstep, description, in_lockstep
 from ddp_conformance.writing.arriving import Arriving
 from torch.distributed import new_group as early
 from torch.distributed.device_mesh import init_device_mesh
 
 from pytest_ddp import Ddp
-from pytest_ddp.rank.groups import functional
+from pytest_ddp.rank.operations.table import BY_METHOD
 
 ONE = torch.tensor(1.0)
 
@@ -81,6 +82,10 @@ def test_reduce_operations_and_roots_that_differ_are_never_started(ddp: Ddp) -> 
 OPS = {"SUM": dist.ReduceOp.SUM, "AVG": dist.ReduceOp(dist.ReduceOp.AVG)}
 
 
+def described(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    return description(method, BY_METHOD[method], args, kwargs)
+
+
 @pytest.mark.parametrize("op", OPS)
 def test_a_reduce_operation_has_its_name(op: str) -> None:
     options = dist.AllreduceOptions()
@@ -90,24 +95,20 @@ def test_a_reduce_operation_has_its_name(op: str) -> None:
         (([ONE],), {"opts": options}),
         (([ONE], OPS[op]), {}),
     ):
-        assert description("allreduce", 0, args, kwargs) == f"allreduce {op} float32[]"
-    assert description("allreduce", 0, ([ONE],), {}) == "allreduce SUM float32[]"
+        assert described("allreduce", args, kwargs) == f"allreduce {op} float32[]"
+    assert described("allreduce", ([ONE],), {}) == "allreduce SUM float32[]"
 
 
 def test_factors_of_a_scaled_sum_are_each_ranks_own() -> None:
     scaled = dist._make_nccl_premul_sum
     for op in (scaled(0.5), scaled(torch.tensor([2.0]))):
-        assert description("allreduce", 0, ([ONE], op), {}) == "allreduce PREMUL_SUM float32[]"
+        assert described("allreduce", ([ONE], op), {}) == "allreduce PREMUL_SUM float32[]"
 
 
 def test_a_root_has_its_number() -> None:
-    assert description("broadcast", 0, ([ONE],), {}) == "broadcast root=0 float32[]"
-    assert description("broadcast", 0, (ONE, 2), {}) == "broadcast root=2 float32[]"
-    assert description("reduce", 0, (ONE, 1, OPS["AVG"]), {}) == "reduce AVG root=1 float32[]"
-
-
-def test_every_functional_collective_has_a_method_that_it_pairs_with() -> None:
-    assert FUNCTIONAL.keys() == {operation for operation, _ in functional.OPERATORS.values()}
+    assert described("broadcast", ([ONE],), {}) == "broadcast root=0 float32[]"
+    assert described("broadcast", (ONE, 2), {}) == "broadcast root=2 float32[]"
+    assert described("reduce", (ONE, 1, OPS["AVG"]), {}) == "reduce AVG root=1 float32[]"
 
 
 @pytest.mark.ddp(world_size=2)

@@ -1,4 +1,6 @@
-"""Which members of a group a rank's wait in a collective depends on, by operation. Pure.
+"""Which members of a group a rank's wait in a collective depends on. Pure.
+
+Which rule an operation follows is in :mod:`pytest_ddp.rank.operations.table`.
 
 The table is that of gloo, the only backend on which hangs are proved. gloo keeps no copy of what
 it sends: a send ends when its receiver has begun to receive, whatever the size. A member belongs
@@ -13,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from pytest_ddp.protocol.rank_status import PendingOperation
+from pytest_ddp.rank.operations.table import NeedRule, recorded_as
 
 
 class Place(NamedTuple):
@@ -116,12 +119,9 @@ def _knows_size(place: Place) -> bool:
     return place.numel is not None
 
 
-_REDUCTIONS = ("all_reduce", "sparse_all_reduce", "reduce_scatter", "_reduce_scatter_base")
-_GATHERS = ("all_gather", "_allgather_base")
-
 TABLE = (
     NeedRow(
-        ("barrier",),
+        recorded_as(NeedRule.ALL),
         "every rank",
         "every other member",
         "that is what a barrier is",
@@ -129,7 +129,7 @@ TABLE = (
         _others,
     ),
     NeedRow(
-        (*_REDUCTIONS, *_GATHERS, "reduce"),
+        recorded_as(NeedRule.ALL_WITH_DATA, NeedRule.REDUCE),
         "a rank with tensors of no elements",
         "nobody",
         "gloo returns before it sends",
@@ -137,7 +137,7 @@ TABLE = (
         _nobody,
     ),
     NeedRow(
-        (*_REDUCTIONS, *_GATHERS),
+        recorded_as(NeedRule.ALL_WITH_DATA),
         "every other rank",
         "every other member",
         "the result is made of the data of all",
@@ -145,7 +145,7 @@ TABLE = (
         _others,
     ),
     NeedRow(
-        ("all_to_all",),
+        recorded_as(NeedRule.ALL_WITHOUT_DATA),
         "every rank",
         "every other member",
         "each two exchange a message, also where its split is 0",
@@ -153,7 +153,7 @@ TABLE = (
         _others,
     ),
     NeedRow(
-        ("broadcast",),
+        recorded_as(NeedRule.BROADCAST),
         "the root",
         "the members 1, 2, 4, ... places after it",
         "it sends to these, and a send ends when it is received",
@@ -161,7 +161,7 @@ TABLE = (
         _tree,
     ),
     NeedRow(
-        ("broadcast",),
+        recorded_as(NeedRule.BROADCAST),
         "a receiver",
         "the root, and its neighbours in the tree: those on the way to it, those behind it",
         "the data goes along a binomial tree; up to three members, straight from the root",
@@ -169,7 +169,7 @@ TABLE = (
         _tree,
     ),
     NeedRow(
-        ("scatter",),
+        recorded_as(NeedRule.SCATTER),
         "the root",
         "every other member",
         "it sends to each, and a send ends when it is received",
@@ -177,7 +177,7 @@ TABLE = (
         _others,
     ),
     NeedRow(
-        ("scatter",),
+        recorded_as(NeedRule.SCATTER),
         "a receiver",
         "the root",
         "it receives from the root alone",
@@ -185,7 +185,7 @@ TABLE = (
         _root,
     ),
     NeedRow(
-        ("gather",),
+        recorded_as(NeedRule.GATHER),
         "the root",
         "every other member",
         "it receives from each",
@@ -193,7 +193,7 @@ TABLE = (
         _others,
     ),
     NeedRow(
-        ("gather",),
+        recorded_as(NeedRule.GATHER),
         "a sender",
         "the root",
         "its send ends when the root receives it",
@@ -201,7 +201,7 @@ TABLE = (
         _root,
     ),
     NeedRow(
-        ("reduce",),
+        recorded_as(NeedRule.REDUCE),
         "the root",
         "every other member",
         "the result is made of the data of all",
@@ -209,7 +209,7 @@ TABLE = (
         _others,
     ),
     NeedRow(
-        ("reduce",),
+        recorded_as(NeedRule.REDUCE),
         "every other rank",
         "every other member; with few elements, those from which sums reach it, and the next one",
         "parts of the tensor go along a ring, and are summed up on all ranks",

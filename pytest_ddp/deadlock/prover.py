@@ -25,6 +25,7 @@ from pytest_ddp.protocol.rank_status import (
     RankStatus,
     group_words,
 )
+from pytest_ddp.rank.operations.table import CONTRADICT
 
 # ------------------------------------------------------------------
 # Which ranks are the root cause, if ranks did different things at the same place. Pure.
@@ -47,10 +48,6 @@ def minority(kinds: Iterable[Sequence[int]], members: int) -> RootCause:
     if len(found) != 2:
         return RootCause((), "the ranks outside the majority did not do the same")
     return RootCause(tuple(sorted(found[0])))
-
-
-_SAME_SIZE = frozenset({"all_reduce", "broadcast", "reduce"})
-"""Operations, by the flight recorder's name, that need equal tensors on all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +184,7 @@ def _contradiction(wait: PendingOperation, theirs: PendingOperation | None) -> s
         return "operation"
     if _differ(theirs.root, wait.root):
         return "root"
-    if wait.recorded_as in _SAME_SIZE:
+    if wait.recorded_as in CONTRADICT:
         if _differ(theirs.numel, wait.numel):
             return "size"
         if _differ(theirs.dtype, wait.dtype):

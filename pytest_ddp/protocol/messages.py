@@ -97,7 +97,7 @@ class Phase(enum.StrEnum):
     TEARDOWN = "teardown"
 
 
-class Operation(enum.StrEnum):
+class FixtureOperation(enum.StrEnum):
     """An operation of the ``ddp`` fixture that goes through the controller."""
 
     BARRIER = "barrier"
@@ -352,7 +352,7 @@ class Exchange:
 
     test: int
     number: int
-    operation: Operation
+    operation: FixtureOperation
     source: int | None
     """The source rank of a broadcast."""
     payload: str

@@ -15,11 +15,11 @@ from pytest_ddp.protocol.messages import (
     Exchange,
     ExchangeReply,
     Finish,
+    FixtureOperation,
     FromRank,
     Go,
     LiftTimeouts,
     Message,
-    Operation,
     RequestTerminal,
     ReturnTerminal,
     RunTest,
@@ -118,7 +118,9 @@ class Link:
             pass
         return go
 
-    def exchange(self, operation: Operation, source: int | None, payload: str) -> tuple[str, ...]:
+    def exchange(
+        self, operation: FixtureOperation, source: int | None, payload: str
+    ) -> tuple[str, ...]:
         """Take part in a side-channel operation.
 
         Raises:

@@ -14,6 +14,7 @@ from pytest_ddp.outcome.outcome import Ending, RankLine, RankOutcome, RunOutcome
 from pytest_ddp.protocol.messages import Phase as ReportPhase
 from pytest_ddp.protocol.rank_status import RankStatus, group_words
 from pytest_ddp.protocol.trace_lines import TraceLine
+from pytest_ddp.rank.operations.table import SIZES
 from pytest_ddp.system.stdlib import json
 from pytest_ddp.verdict.lost_ranks import explanations
 from pytest_ddp.verdict.rank_failure import (
@@ -39,16 +40,6 @@ class CollectiveState(enum.Enum):
     PENDING = "is not complete"
     UNAWAITED = "was never waited for"
     """It may be complete or not."""
-
-
-_SIZES = {
-    **dict.fromkeys(("bool", "uint8", "int8", "Bool", "Byte", "Char"), 1),
-    **dict.fromkeys(("int16", "float16", "bfloat16", "Short", "Half", "BFloat16"), 2),
-    **dict.fromkeys(("int32", "float32", "Int", "Float"), 4),
-    **dict.fromkeys(("int64", "float64", "complex64", "Long", "Double", "ComplexFloat"), 8),
-    **dict.fromkeys(("complex128", "ComplexDouble"), 16),
-}
-"""Bytes of an element, by the names of Python and of torch's flight recorder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +80,7 @@ class Collective:
     @property
     def bytes(self) -> int | None:
         """Of those elements; None for a dtype that has no size here."""
-        size = _SIZES.get(self.dtype or "")
+        size = SIZES.get(self.dtype or "")
         return None if size is None or self.elements is None else size * self.elements
 
     @property

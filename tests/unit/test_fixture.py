@@ -10,11 +10,11 @@ import pytest
 import torch.distributed as dist
 
 from pytest_ddp.fixture import Ddp
-from pytest_ddp.protocol.messages import Operation
+from pytest_ddp.protocol.messages import FixtureOperation
 
 
 def fixture(device_index: int | None = None) -> Ddp:
-    def alone(operation: Operation, source: int | None, payload: str) -> tuple[str, ...]:
+    def alone(operation: FixtureOperation, source: int | None, payload: str) -> tuple[str, ...]:
         return (payload,)
 
     device = "cpu" if device_index is None else "cuda"

@@ -24,54 +24,16 @@ from ddp_conformance.framework.places import call_site
 from ddp_conformance.framework.ranks import Ranks
 from ddp_conformance.framework.verdict import ranks_in_words
 from pytest_ddp.rank.groups import functional
+from pytest_ddp.rank.operations.table import BY_METHOD, BY_NAME, Form
 
 END = "no more collectives"
 """The announcement of a rank that has left the component's code."""
 
-COLLECTIVES: dict[str, int | None] = {
-    "allreduce": 0,
-    "allreduce_coalesced": 0,
-    "allgather": 1,
-    "allgather_coalesced": 1,
-    "_allgather_base": 1,
-    "all_gather_single": 1,
-    "broadcast": 0,
-    "reduce": 0,
-    "gather": None,
-    "scatter": None,
-    "reduce_scatter": None,
-    "_reduce_scatter_base": 0,
-    "reduce_scatter_single": 0,
-    "alltoall": None,
-    "alltoall_base": None,
-    "all_to_all_single": None,
-    "barrier": None,
-    "monitored_barrier": None,
-    "split_group": None,
+COLLECTIVES = {
+    **{method: form for method, form in BY_METHOD.items() if not form.is_message},
+    "split_group": Form("split_group", "split_group", ("split_group",), ()),
 }
-"""Methods of ``ProcessGroup``, and which argument must have one dtype and shape on all ranks."""
-
-REDUCING = {
-    *("allreduce", "allreduce_coalesced", "reduce"),
-    *("reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single"),
-    "reduce_scatter_tensor_coalesced",
-}
-"""Those with a reduce operation, which must be equal on all ranks."""
-
-ROOTED = {"broadcast", "reduce", "gather", "scatter"}
-"""Those with a root, which must be equal on all ranks."""
-
-FUNCTIONAL = {
-    "all_reduce": ("allreduce", 0),
-    "all_reduce_coalesced": ("allreduce_coalesced", 0),
-    "broadcast": ("broadcast", 0),
-    "all_gather_into_tensor": ("_allgather_base", 1),
-    "all_gather_into_tensor_coalesced": ("allgather_into_tensor_coalesced", 1),
-    "reduce_scatter_tensor": ("_reduce_scatter_base", 0),
-    "reduce_scatter_tensor_coalesced": ("reduce_scatter_tensor_coalesced", 0),
-    "all_to_all_single": ("alltoall_base", None),
-}
-"""Functional collectives, and the methods of ``ProcessGroup`` that they pair with."""
+"""Methods of ``ProcessGroup`` that all of its ranks call."""
 
 NEW_GROUP = "new_group"
 """All ranks must call it, members or not, unless ``use_local_synchronization`` is set."""
@@ -168,9 +130,9 @@ def before_each(call: Before, after: After = _do_nothing) -> Iterator[None]:
     ``_new_group_with_tag``.
     """
     with ExitStack() as patches:
-        for name, position in COLLECTIVES.items():
+        for name, form in COLLECTIVES.items():
             if hasattr(dist.ProcessGroup, name):
-                method = _announcing(call, after, name, position)
+                method = _announcing(call, after, name, form)
                 patches.enter_context(mock.patch.object(dist.ProcessGroup, name, method))
         making = _announcing_group(call, after)
         patches.enter_context(mock.patch.object(distributed_c10d, "_new_group_with_tag", making))
@@ -178,11 +140,11 @@ def before_each(call: Before, after: After = _do_nothing) -> Iterator[None]:
         yield
 
 
-def _announcing(call: Before, after: After, name: str, position: int | None) -> Callable[..., Any]:
+def _announcing(call: Before, after: After, name: str, form: Form) -> Callable[..., Any]:
     original = getattr(dist.ProcessGroup, name)
 
     def announced(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
-        call(group, name, description(name, position, args, kwargs))
+        call(group, name, description(name, form, args, kwargs))
         made = original(group, *args, **kwargs)
         after(group)
         return made
@@ -209,25 +171,23 @@ def _noticing(call: Before, after: After) -> functional.Notice:
     def noticed(
         group: dist.ProcessGroup, operation: str, args: tuple[Any, ...]
     ) -> Callable[[], None]:
-        name, position = FUNCTIONAL[operation]
-        call(group, name, description(name, position, args, {}))
+        form = BY_NAME[operation]
+        call(group, form.methods[0], description(form.methods[0], form, args, {}))
         return partial(after, group)
 
     return noticed
 
 
-def description(
-    name: str, position: int | None, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> str:
+def description(name: str, form: Form, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """The operation, with what must be equal on all ranks: reduction, root, dtype and shape."""
     words = [name.strip("_")]
     given = (*args, *kwargs.values())
-    if name in REDUCING:
+    if form.reduces:
         words.append(_reduction(given))
-    if name in ROOTED:
+    if form.rooted:
         words.append(f"root={_root(given)}")
-    if position is not None and position < len(args):
-        tensors = args[position]
+    if form.shape is not None and form.shape < len(args):
+        tensors = args[form.shape]
         listed = tensors if isinstance(tensors, list | tuple) else [tensors]
         words += map(_shape, listed)
     return " ".join(words)

@@ -188,7 +188,7 @@ class Coder:
     def _notice(self, call: OperatorCall) -> None:
         reduce_op = call.places.reduce_op
         if (
-            call.operator.operation in _REDUCING
+            call.form.operation in _REDUCING
             and self._is_source
             and (reduce_op is None or call.args[reduce_op].op() in _SUMS)
         ):

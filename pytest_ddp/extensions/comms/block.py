@@ -15,12 +15,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from pytest_ddp.extensions.comms import stack
 from pytest_ddp.extensions.comms.modules import Modules, is_in_backward
 from pytest_ddp.extensions.comms.observer import OperatorCall, observe
-from pytest_ddp.extensions.comms.operations import Operator
 from pytest_ddp.extensions.comms.records import Communication, Entry, Moment, Record, unknown_group
 from pytest_ddp.extensions.comms.snapshot import lines_of
 from pytest_ddp.extensions.comms.snapshot_files import compare
-from pytest_ddp.rank.groups.backends import name_of, promises_of
-from pytest_ddp.rank.groups.origins import user_frame
+from pytest_ddp.rank.groups.backends import promises_of
+from pytest_ddp.rank.operations.operation import name_of
+from pytest_ddp.rank.operations.origins import user_frame
+from pytest_ddp.rank.operations.table import Form
 from pytest_ddp.rank.status.uncompiled import hide_own_frames_now
 from pytest_ddp.system.stdlib import threading
 
@@ -55,7 +56,7 @@ class _Group(NamedTuple):
 class _Seen(NamedTuple):
     """What is kept on the thread that communicates; the rest is worked out when it is read."""
 
-    operator: Operator
+    form: Form
     context: stack.Context
     group: str
     tensors: int
@@ -196,7 +197,7 @@ class Comms(Communication):
         return [entry for entry in entries if entry.step > self._warmup or not self._warmup]
 
     def _notice(self, call: OperatorCall) -> Callable[[], None]:
-        operator, places, args, tensors, group = call
+        form, places, args, tensors, group = call
         name = group.group_name
         context = stack.read(_getframe(2), self._frame)
         if not (context.objects and self._goes_on(context)):
@@ -204,11 +205,11 @@ class Comms(Communication):
                 self._groups[name] = described(group)
             in_backward = is_in_backward()
             bucket = None
-            if in_backward and context.is_bucket and operator.operation == "all_reduce":
+            if in_backward and context.is_bucket and form.operation == "all_reduce":
                 bucket = self._modules.take_bucket(tensors[0].numel(), tensors[0].dtype)
             place = places.async_op
             fields = (
-                operator,
+                form,
                 context,
                 name,
                 len(tensors),
@@ -247,16 +248,16 @@ class Comms(Communication):
         return call == before and context.progress > progress
 
     def _record(self, seen: _Seen) -> Record:
-        operator, context = seen.operator, seen.context
+        form, context = seen.form, seen.context
         objects = context.objects
         label, members = self._groups[seen.group]
         issued_in = self._modules.name(context.issued_in)
         if issued_in is None:  # the model's own name is empty
             issued_in = seen.backward_of
-        recv = operator.operation == "recv"
+        recv = form.operation == "recv"
         return Record(
-            objects or operator.operation,
-            objects or _form(operator, context.issuer),
+            objects or form.operation,
+            objects or _form(form, context.issuer),
             label,
             members,
             seen.tensors,
@@ -266,8 +267,8 @@ class Comms(Communication):
             reduction_of(seen.reduce_op),
             seen.root,
             -1 if recv and seen.peer is None else seen.peer,
-            seen.is_async or (operator.operation in _MESSAGES and not context.is_waited),
-            bool(objects) or operator.form in context.cpu_forms,
+            seen.is_async or (form.operation in _MESSAGES and not context.is_waited),
+            bool(objects) or form.name in context.cpu_forms,
             seen.step,
             "backward" if seen.in_backward else "" if issued_in is None else "forward",
             issued_in,
@@ -306,8 +307,8 @@ _new_seen = tuple.__new__
 """A named tuple's own constructor takes longer."""
 
 
-def _form(operator: Operator, issuer: str) -> str:
-    return f"c++.{operator.form}" if issuer == "c++" else issuer or operator.form
+def _form(form: Form, issuer: str) -> str:
+    return f"c++.{form.name}" if issuer == "c++" else issuer or form.name
 
 
 def _extent(tensors: tuple[torch.Tensor, ...]) -> tuple[int, int]:

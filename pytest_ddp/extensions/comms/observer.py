@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 import torch.distributed as dist
 
-from pytest_ddp.extensions.comms.operations import NOT_COMMUNICATION, OPERATORS, Operator
+from pytest_ddp.rank.operations.table import BY_OPERATOR, NO_OPERATIONS, Form
 
 _SPACE = "c10d::"
 _Library: Any = torch.library.Library  # which has no types
@@ -48,7 +48,7 @@ class Arguments(NamedTuple):
 class OperatorCall(NamedTuple):
     """An operator that is called, and sends something."""
 
-    operator: Operator
+    form: Form
     places: Arguments
     args: tuple[Any, ...]
     tensors: tuple[torch.Tensor, ...]
@@ -93,11 +93,11 @@ def _installed() -> Any:
     library = _Library("c10d", "IMPL")
     for full in torch._C._dispatch_get_all_op_names():
         name, _, overload = full.removeprefix(_SPACE).partition(".")
-        if not full.startswith(_SPACE) or name in NOT_COMMUNICATION:
+        if not full.startswith(_SPACE) or name in NO_OPERATIONS:
             continue
         operator = getattr(getattr(torch.ops.c10d, name), overload or "default")
         # One that a newer torch adds is counted by torch's own name for it.
-        known = OPERATORS.get(name, Operator(name.strip("_"), name.strip("_")))
+        known = BY_OPERATOR.get(name) or _unknown(name.strip("_"))
         places = _places(operator, known)
         if places is not None:
             kernel = _kernel(operator, known, places)
@@ -105,13 +105,17 @@ def _installed() -> Any:
     return library
 
 
-def _places(operator: Any, known: Operator) -> Arguments | None:
+def _unknown(name: str) -> Form:
+    return Form(name, name, (), ())
+
+
+def _places(operator: Any, known: Form) -> Arguments | None:
     names = {argument.name: place for place, argument in enumerate(operator._schema.arguments)}
     if "process_group" not in names:
         return None
     return Arguments(
         names["process_group"],
-        names.get(known.sized),
+        names.get(known.counted),
         names.get("reduce_op"),
         names.get("root_rank"),
         names.get("dst", names.get("src")),
@@ -120,7 +124,7 @@ def _places(operator: Any, known: Operator) -> Arguments | None:
     )
 
 
-def _kernel(operator: Any, known: Operator, places: Arguments) -> Callable[..., Any]:
+def _kernel(operator: Any, known: Form, places: Arguments) -> Callable[..., Any]:
     below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
     redispatch = operator.redispatch
 

@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from pytest_ddp.extensions.comms.operations import FORMS, OPERATIONS
+from pytest_ddp.extensions.comms.cpu_forms import OBJECTS
+from pytest_ddp.rank.operations.table import TABLE
 
 _KIB = 1024
+_OPERATIONS = frozenset({form.operation for form in TABLE}) | OBJECTS
+_FORMS = frozenset({form.name for form in TABLE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +199,8 @@ class Communication:
         return Communication(lambda: [record for record in self if holds(record)], self._name_of)
 
     def _check(self, operation: str) -> None:
-        if operation not in OPERATIONS | FORMS | {record.form for record in self}:
-            known = textwrap.fill(", ".join(sorted(OPERATIONS)), width=96)
+        if operation not in _OPERATIONS | _FORMS | {record.form for record in self}:
+            known = textwrap.fill(", ".join(sorted(_OPERATIONS)), width=96)
             raise ValueError(f"ddp.comms: no operation {operation!r}; the operations are\n{known}")
 
 

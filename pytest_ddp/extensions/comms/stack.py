@@ -11,10 +11,10 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.modules import module as module_file
 
-from pytest_ddp.extensions.comms.operations import CPU_FORMS, OBJECTS
+from pytest_ddp.extensions.comms.cpu_forms import CPU_FORMS, OBJECTS
 from pytest_ddp.rank.groups import functional, journal
-from pytest_ddp.rank.groups.calls import Site
-from pytest_ddp.rank.groups.origins import user_frame_of
+from pytest_ddp.rank.operations.operation import Site
+from pytest_ddp.rank.operations.origins import user_frame_of
 from pytest_ddp.system.stdlib import os
 
 _TORCH = str(torch.__file__).rpartition("/")[0] + "/"

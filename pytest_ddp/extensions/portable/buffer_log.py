@@ -21,7 +21,7 @@ from pytest_ddp.extensions.portable.events import Detector, Given, Handle, Issue
 from pytest_ddp.extensions.portable.finding import Finding
 from pytest_ddp.extensions.portable.touches import TouchMode
 from pytest_ddp.extensions.portable.unspecified import Unspecified
-from pytest_ddp.rank.groups.origins import user_frame
+from pytest_ddp.rank.operations.origins import user_frame
 from pytest_ddp.system.stdlib import threading
 
 _CONSEQUENCE = (
@@ -84,7 +84,7 @@ class TouchedBuffers(Detector):
 
     def _follow_values(self, operation: IssuedOperation, given: Given) -> None:
         """Note what an operation does with values that are unspecified, before it runs."""
-        form, uses = operation.operator.form, list(uses_of(operation, given.args))
+        form, uses = operation.form.name, list(uses_of(operation, given.args))
         reads = [use.tensor for use in uses if not use.is_written or form in READ_AND_WRITTEN]
         part = next(filter(None, map(self._unspecified.part_of, reads)), None)
         if part is not None:

@@ -29,6 +29,7 @@ import torch
 from pytest_ddp.extensions.comms.block import reduction_of
 from pytest_ddp.extensions.portable.events import Given, Group, Handle, IssuedOperation
 from pytest_ddp.extensions.portable.extents import Extent, checksum_of, extent_of, overlap
+from pytest_ddp.rank.operations.table import TABLE
 from pytest_ddp.system.stdlib import threading
 
 
@@ -44,21 +45,6 @@ class Touch(NamedTuple):
     """The user's line that touched it; of a change, the line that waited."""
 
 
-_FIRST, _SECOND, _NONE = (0,), (1,), ()
-_READS_AND_WRITES = {
-    **dict.fromkeys(("all_reduce", "all_reduce_coalesced", "recv"), (_NONE, _FIRST)),
-    **dict.fromkeys(
-        (
-            *("all_gather", "all_gather_coalesced", "all_gather_into_tensor"),
-            *("all_gather_into_tensor_coalesced", "reduce_scatter", "reduce_scatter_tensor"),
-            *("reduce_scatter_tensor_coalesced", "all_to_all", "all_to_all_single"),
-            *("gather", "scatter"),
-        ),
-        (_SECOND, _FIRST),
-    ),
-    "send": (_FIRST, _NONE),
-}
-"""Arguments of torch's operators that are only read, and that are written, by form."""
 _WRITTEN_BELOW_TORCH = frozenset({"all_reduce", "broadcast", "reduce", "recv"})
 """Forms whose results gloo writes without an operator of torch, which would raise the version. Of
 an average it does not."""
@@ -133,7 +119,7 @@ class Buffers:
             if not is_async or not uses:
                 return None
             is_average = reduction_of(given.get("reduce_op")) == "AVG"
-            by_version = operation.operator.form in _WRITTEN_BELOW_TORCH and not is_average
+            by_version = operation.form.name in _WRITTEN_BELOW_TORCH and not is_average
             for use in uses:
                 _remember(use, uses, by_version=by_version)
             return Flight(operation, uses)
@@ -221,8 +207,10 @@ class Buffers:
         self._found(Touch(flight.operation, is_write, by, site))
 
 
-READ_AND_WRITTEN = frozenset({"all_reduce", "all_reduce_coalesced", "reduce"})
+READ_AND_WRITTEN = frozenset(form.name for form in TABLE if form.reduces and not form.reads)
 """Forms that read what they write."""
+_ONE_SIDED = frozenset({"broadcast", "reduce"})
+"""Forms with one tensor, which is read on one side and written on the other."""
 
 
 def is_root(operation: IssuedOperation) -> bool:
@@ -233,18 +221,17 @@ def is_root(operation: IssuedOperation) -> bool:
 
 def uses_of(operation: IssuedOperation, args: tuple[Any, ...]) -> Iterator[Use]:
     """The tensors of an operation on a CPU, with what it does with them."""
-    form = operation.operator.form
-    reads, writes = _READS_AND_WRITES.get(form, (_NONE, _NONE))
-    if form == "broadcast":
-        reads, writes = (_FIRST, _NONE) if is_root(operation) else (_NONE, _FIRST)
-    elif form == "reduce":  # gloo uses the tensors of other ranks to compute in; NCCL reads them
-        reads, writes = (_NONE, _FIRST) if is_root(operation) else (_FIRST, _NONE)
+    form = operation.form
+    reads, writes = form.reads, form.writes
+    # gloo uses the tensors of other ranks than the root of a reduce to compute in; NCCL reads them.
+    if form.name in _ONE_SIDED and is_root(operation) is (form.name == "broadcast"):
+        reads, writes = writes, reads
     for places, is_written in ((reads, False), (writes, True)):
         for place in places:
             for tensor in each_tensor(args[place]):
                 extent = extent_of(tensor) if tensor.is_cpu else None
                 if extent:
-                    is_stable = not is_written and form != "reduce"
+                    is_stable = not is_written and form.name != "reduce"
                     yield Use(tensor, extent, is_written, is_stable, tensor.data_ptr())
 
 

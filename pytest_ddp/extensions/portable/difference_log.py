@@ -35,7 +35,7 @@ class Differences(Detector):
     def issued(self, operation: IssuedOperation, given: Given) -> None:
         if not operation.is_judged:
             return
-        form = operation.operator.form
+        form = operation.form.name
         if operation.peer == -1:
             form = "recv_any_source"
         name = reduction_of(given.get("reduce_op"))
@@ -67,7 +67,7 @@ class MessageLog(Detector):
             Message(
                 group.key,
                 group.members[operation.peer] if operation.peer >= 0 else -1,
-                operation.operator.operation == "send",
+                operation.form.operation == "send",
                 operation.tag,
                 operation.batch > 0,
                 operation.thread,
@@ -97,7 +97,7 @@ class FirstOperations(Detector):
             return
         if self._default_group_was_used and not group.made:
             return
-        if group.key not in self._found and operation.operator.operation != "monitored_barrier":
+        if group.key not in self._found and operation.form.operation != "monitored_barrier":
             name = f"batch_isend_irecv on {group.label}" if is_batch else operation.name
             self._found[group.key] = FirstOperation(
                 group.key, group.label, group.members, is_batch, name, operation.place

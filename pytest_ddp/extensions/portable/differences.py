@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from pytest_ddp.extensions.portable.finding import Finding
+from pytest_ddp.rank.operations.table import TABLE
 
 SEEN_WITH = "NCCL 2.28.9 (torch 2.11, an H200)"
 
@@ -30,7 +31,7 @@ class Difference(NamedTuple):
     instead: str
     source: str
     forms: frozenset[str] = frozenset()
-    """By :data:`~pytest_ddp.extensions.comms.operations.OPERATORS`."""
+    """By :data:`~pytest_ddp.rank.operations.table.TABLE`."""
     reduce_ops: frozenset[str] = frozenset()
     dtypes: frozenset[str] = frozenset()
     not_dtypes: frozenset[str] = frozenset()
@@ -56,12 +57,7 @@ NCCL_DTYPES = frozenset(
 _COMPLEX = frozenset({"complex32", "complex64", "complex128"})
 
 _CPP = "ProcessGroupNCCL.cpp"
-_REDUCING = frozenset(
-    {
-        *("all_reduce", "all_reduce_coalesced", "reduce", "reduce_scatter"),
-        *("reduce_scatter_tensor", "reduce_scatter_tensor_coalesced"),
-    }
-)
+_REDUCING = frozenset(form.name for form in TABLE if form.reduces)
 _OUT_OF_ORDER = frozenset({DENSE, WITH_GAPS})
 
 DIFFERENCES = (

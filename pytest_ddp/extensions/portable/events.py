@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from pytest_ddp.extensions.comms.operations import Operator
-from pytest_ddp.rank.groups.calls import Site
+from pytest_ddp.rank.operations.operation import Site
+from pytest_ddp.rank.operations.table import Form
 
 
 class Group(NamedTuple):
@@ -53,7 +53,7 @@ class IssuedOperation:
 
     number: int
     """Which operation of this rank in this test it is, from 1."""
-    operator: Operator
+    form: Form
     group: Group
     backend: str
     """By which it is sent in production: ``nccl``, ``gloo``; empty if unknown."""
@@ -82,10 +82,10 @@ class IssuedOperation:
         """For people: ``all_reduce on dp``, ``send to rank 1 on world``."""
         ends = ""
         if self.peer is not None:
-            way = "to" if self.operator.operation == "send" else "from"
+            way = "to" if self.form.operation == "send" else "from"
             end = "any rank" if self.peer < 0 else f"rank {self.group.members[self.peer]}"
             ends = f" {way} {end}"
-        return f"{self.objects or self.operator.form}{ends} on {self.group.label}"
+        return f"{self.objects or self.form.name}{ends} on {self.group.label}"
 
     @property
     def place(self) -> str:

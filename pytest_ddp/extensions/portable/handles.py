@@ -11,8 +11,8 @@ from typing import Any
 
 from pytest_ddp.extensions.portable.events import Detector, Given, Handle, IssuedOperation
 from pytest_ddp.extensions.portable.finding import Finding
-from pytest_ddp.rank.groups.origins import user_frame
 from pytest_ddp.rank.groups.torch_state import unwaited
+from pytest_ddp.rank.operations.origins import user_frame
 
 _KIND = "lost handle"
 _CONSEQUENCE = (

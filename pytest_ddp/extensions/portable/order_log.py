@@ -27,7 +27,7 @@ class OrderLog(Detector):
         self._lock = threading.Lock()
 
     def issued(self, operation: IssuedOperation, given: Given) -> None:
-        if operation.operator.operation == "monitored_barrier":  # gloo's alone
+        if operation.form.operation == "monitored_barrier":  # gloo's alone
             return
         if not operation.is_judged or (match_key := match_key_of(operation)) is None:
             return
@@ -67,7 +67,7 @@ def match_key_of(operation: IssuedOperation) -> tuple[Any, ...] | None:
     Those of a message are its two ends, sender first. None for a receive from any rank: which
     message it takes is not known.
     """
-    group, kind = operation.group, operation.operator.operation
+    group, kind = operation.group, operation.form.operation
     if operation.peer is None:
         return "collective", group.name, group.made, 0, group.members
     if operation.peer < 0:

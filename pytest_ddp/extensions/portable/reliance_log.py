@@ -25,7 +25,7 @@ class WaitLog(Detector):
         self._lock = threading.Lock()
 
     def issued(self, operation: IssuedOperation, given: Given) -> None:
-        if operation.operator.operation == "monitored_barrier" or not operation.is_judged:
+        if operation.form.operation == "monitored_barrier" or not operation.is_judged:
             return
         key = match_key_of(operation)
         if key is None or len(self._operations) > _KEPT:

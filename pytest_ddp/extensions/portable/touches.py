@@ -20,7 +20,7 @@ from pytest_ddp.extensions.portable import watch
 from pytest_ddp.extensions.portable.buffers import Buffers, each_tensor
 from pytest_ddp.extensions.portable.unspecified import Part, Unspecified
 from pytest_ddp.rank.groups import journal
-from pytest_ddp.rank.groups.origins import user_frame
+from pytest_ddp.rank.operations.origins import user_frame
 from pytest_ddp.system.stdlib import threading
 
 IS_WATCHED = hasattr(modes.TorchDispatchMode, "ignore_compile_internals")

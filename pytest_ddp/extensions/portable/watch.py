@@ -24,8 +24,8 @@ from pytest_ddp.extensions.comms.block import described
 from pytest_ddp.extensions.comms.observer import OperatorCall, observe
 from pytest_ddp.extensions.portable.events import Detector, Given, Group, Handle, IssuedOperation
 from pytest_ddp.extensions.portable.options import Production
-from pytest_ddp.rank.groups.journal import COLLECTIVES, MESSAGES
-from pytest_ddp.rank.groups.origins import called_by_user
+from pytest_ddp.rank.operations.origins import called_by_user
+from pytest_ddp.rank.operations.table import BY_METHOD
 from pytest_ddp.rank.status.landmarks import TransparentWrapper
 from pytest_ddp.rank.status.uncompiled import hide_own_frames_now
 from pytest_ddp.system.stdlib import threading
@@ -64,7 +64,7 @@ class OperationWatch:
         self._undo = contextlib.ExitStack()
 
     def start(self) -> None:
-        for method in (*COLLECTIVES, *MESSAGES):
+        for method in BY_METHOD:
             self._wrap_issuing(method)
         for method in _USES:
             self._wrap_using(method)
@@ -91,13 +91,13 @@ class OperationWatch:
     # ------------------------------------------------------------------ operators
 
     def _notice(self, call: OperatorCall) -> Callable[[], None] | None:
-        operator, places, args, _, raw = call
+        form, places, args, _, raw = call
         group = self._groups.get(raw.group_name) or self._group(raw)
         origin = stack.origin_of(_getframe(2))
-        on_host = bool(origin.objects) or operator.operation in _ON_HOST
+        on_host = bool(origin.objects) or form.operation in _ON_HOST
         operation = IssuedOperation(
             next(self._numbers),
-            operator,
+            form,
             group,
             self._production.of(group.explicit, on_host=on_host) if group.is_known else "",
             threading.get_ident(),
@@ -110,7 +110,7 @@ class OperationWatch:
             0,
         )
         given = Given(places.names, args)
-        if operator.operation in ("send", "recv"):
+        if form.operation in ("send", "recv"):
             operation.tag = given.get("tag", 0)
             operation.peer = -1 if operation.peer is None else operation.peer
         if self._local.issued is not None:

@@ -64,15 +64,6 @@ def names_of(group: Any) -> set[str]:
         return set()
 
 
-def name_of(group: Any) -> str:
-    """A group's name; for a backend in Python, the name that torch has registered."""
-    try:
-        name: str = group.group_name
-    except RuntimeError:
-        name = dist.distributed_c10d._world.pg_names.get(group, "")
-    return name
-
-
 def promises_of(group: Any) -> Promises:
     """What can be relied on for the backends of a group."""
     names = names_of(group)

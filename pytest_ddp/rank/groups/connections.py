@@ -15,7 +15,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
-from pytest_ddp.rank.groups.backends import name_of
+from pytest_ddp.rank.operations.operation import name_of
 from pytest_ddp.system.stdlib import os, zlib
 
 _LIMIT = timedelta(seconds=30)

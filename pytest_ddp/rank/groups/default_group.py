@@ -27,6 +27,7 @@ from pytest_ddp.protocol.rank_status import (
 from pytest_ddp.rank.groups import backends, torch_state
 from pytest_ddp.rank.groups.backends import MissingBackend, missing
 from pytest_ddp.rank.groups.journal import CallJournal
+from pytest_ddp.rank.operations.operation import name_of
 from pytest_ddp.system import tempfiles
 from pytest_ddp.system.stdlib import os, threading
 
@@ -289,7 +290,7 @@ class DefaultGroup:
         journal, lost = self.journal, torch_state.unwaited() > self._unwaited
         if not journal.sent and not journal.received and not lost:
             return None
-        present = {backends.name_of(group): group for group in groups()}
+        present = {name_of(group): group for group in groups()}
         dropped = tuple(self.dropped())
         lost |= bool(dropped)
         delivering = [pair for pair in present.items() if backends.delivers(pair[1])]
@@ -301,14 +302,14 @@ class DefaultGroup:
 
     def dropped(self) -> Iterator[Dropped]:
         """Messages by gloo whose handle was gone before anything waited for it."""
-        by_name = {backends.name_of(group): group for group in groups()}
+        by_name = {name_of(group): group for group in groups()}
         for call in self.journal.open.lost():
             group = by_name.get(call.group)
             if group is not None and backends.matches_tags(group) and call.root is not None:
                 by_global = dist.distributed_c10d._world.pg_group_ranks[group]
                 members = {own: rank for rank, own in by_global.items()}
                 peer = members.get(call.root, -1)
-                yield Dropped(call.operation == "send", peer, str(call.site))
+                yield Dropped(call.name == "send", peer, str(call.site))
 
     def _messages(self, name: str, group: Any) -> Iterator[MessageCounts]:
         journal, by_global = self.journal, dist.distributed_c10d._world.pg_group_ranks[group]
@@ -340,7 +341,7 @@ class DefaultGroup:
                     number,
                     MessageShape(
                         group=name,
-                        is_send=call.operation == "send",
+                        is_send=call.name == "send",
                         peer=members.get(call.root, -1),
                         tag=call.tag if has_tags else 0,
                         elements=sum(elements for elements, _ in pieces[0]),
@@ -375,7 +376,7 @@ class DefaultGroup:
             return "the test destroyed the default process group"
         if dist.group.WORLD is not group:
             return "the test replaced the default process group"
-        if backends.name_of(group) in self.journal.failed:
+        if name_of(group) in self.journal.failed:
             return "a wait on the default process group failed"
         if group in dist.distributed_c10d._world.pg_coalesce_state:
             # torch clears it by no exception: the next test's collectives would wait in its list.
@@ -389,7 +390,7 @@ class DefaultGroup:
         group = self._reference()
         if group is None:
             return False
-        return not self.journal.promises(group, backends.name_of(group)).numbered
+        return not self.journal.promises(group, name_of(group)).numbered
 
     def is_users(self) -> bool:
         """True if there is a default group that user code has made."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pytest_ddp.protocol.rank_status import ForkedWait
-from pytest_ddp.rank.groups.calls import Call
+from pytest_ddp.rank.operations.operation import Operation
 from pytest_ddp.system import processes
 from pytest_ddp.system.stdlib import json, mmap, os
 
@@ -42,9 +42,9 @@ class ForkedWaits:
         """Remove all notes."""
         self._map[:] = bytes(len(self._map))
 
-    def begin(self, call: Call) -> None:
+    def begin(self, call: Operation) -> None:
         """Note a wait that begins in this forked process."""
-        note = json.dumps([os.getpid(), _name(), call.operation, str(call.site)]).encode()
+        note = json.dumps([os.getpid(), _name(), call.name, str(call.site)]).encode()
         if len(note) > _SLOT - _LENGTH:
             return
         begin = self._slot()

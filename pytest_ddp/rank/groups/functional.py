@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_ddp.rank.groups.journal import CallJournal
+from pytest_ddp.rank.operations.table import BY_FUNCTIONAL, Form
 
 _NAMESPACE = "_c10d_functional"
 
@@ -33,11 +34,27 @@ class PlannedTensor:
         return math.prod(self.shape)
 
 
-Arguments: TypeAlias = Callable[..., tuple[Any, ...]]
-"""Turns an operator's arguments into those of the matching method of ``ProcessGroup``."""
+def _method_arguments(form: Form, names: tuple[str, ...], args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of the matching method of ``ProcessGroup``."""
+    given = dict(zip(names, args, strict=False))
+    source: Any = given.get("input", given.get("inputs"))
+    options = _options(given.get("reduce_op"), given.get("src"))
+    match form.operation:
+        case "all_gather":
+            return None, source, options
+        case "reduce_scatter":
+            members = given["group_size"]
+            if isinstance(source, list):
+                return [_share(tensor, members) for tensor in source], source, options
+            return _share(source, members), source, options
+        case "all_to_all":
+            out_rows, in_rows = given["output_split_sizes"], given["input_split_sizes"]
+            output = PlannedTensor((sum(out_rows), *source.shape[1:]), source.dtype)
+            return output, source, out_rows, in_rows, options
+    return source if isinstance(source, list) else [source], options
 
 
-def _options(reduce_op: str | None = None, root: int | None = None) -> SimpleNamespace:
+def _options(reduce_op: str | None, root: int | None) -> SimpleNamespace:
     op = None if reduce_op is None else getattr(dist.ReduceOp, reduce_op.upper(), None)
     return SimpleNamespace(reduceOp=op, rootRank=root)
 
@@ -47,49 +64,14 @@ def _share(tensor: torch.Tensor, members: int) -> PlannedTensor:
     return PlannedTensor((rows // members, *rest), tensor.dtype)
 
 
-def _all_to_all(
-    source: torch.Tensor, out_rows: list[int], in_rows: list[int], _: str
-) -> tuple[Any, ...]:
-    output = PlannedTensor((sum(out_rows), *source.shape[1:]), source.dtype)
-    return output, source, out_rows, in_rows, _options()
-
-
-OPERATORS: dict[str, tuple[str, Arguments]] = {
-    "all_reduce": ("all_reduce", lambda x, op, _: ([x], _options(op))),
-    "all_reduce_coalesced": ("all_reduce_coalesced", lambda xs, op, _: (xs, _options(op))),
-    "broadcast": ("broadcast", lambda x, root, _: ([x], _options(root=root))),
-    "all_gather_into_tensor": (
-        "all_gather_into_tensor",
-        lambda x, members, _: (None, x, _options()),
-    ),
-    "all_gather_into_tensor_coalesced": (
-        "all_gather_into_tensor_coalesced",
-        lambda xs, members, _: (None, xs, _options()),
-    ),
-    "reduce_scatter_tensor": (
-        "reduce_scatter_tensor",
-        lambda x, op, members, _: (_share(x, members), x, _options(op)),
-    ),
-    "reduce_scatter_tensor_coalesced": (
-        "reduce_scatter_tensor_coalesced",
-        lambda xs, op, members, _: ([_share(x, members) for x in xs], xs, _options(op)),
-    ),
-    "all_to_all_single": ("all_to_all_single", _all_to_all),
-}
-"""By operator: the operation's public name and its arguments. The compiler prefers the in-place
-forms, which take the same arguments."""
-
-
 def watch(journal: CallJournal) -> None:
     """Record functional collectives in the journal; called once, for the life of the rank."""
     library = _Library(_NAMESPACE, "IMPL")
-    for name, (operation, arguments) in OPERATORS.items():
-        for form in (name, f"{name}_"):
-            operator = getattr(getattr(torch.ops, _NAMESPACE), form, None)
-            if operator is not None:  # missing in an older or newer torch
-                note = journal.functional(operation)
-                kernel = _kernel(operator.default, operation, note, arguments)
-                library.impl(form, kernel, "BackendSelect", with_keyset=True)
+    for name, form in BY_FUNCTIONAL.items():
+        operator = getattr(getattr(torch.ops, _NAMESPACE), name, None)
+        if operator is not None:  # missing in an older or newer torch
+            kernel = _kernel(operator.default, form, journal.functional(form))
+            library.impl(name, kernel, "BackendSelect", with_keyset=True)
     _kept.append(library)
 
 
@@ -120,16 +102,18 @@ def observed(notice: Notice) -> Iterator[None]:
 
 
 def _kernel(
-    operator: Any, operation: str, note: Callable[..., Callable[[], None]], arguments: Arguments
+    operator: Any, form: Form, note: Callable[..., Callable[[], None]]
 ) -> Callable[..., Any]:
+    names = tuple(argument.name for argument in operator._schema.arguments)
     c10d: Any = dist.distributed_c10d
     below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 
     def kernel(keys: Any, *args: Any) -> Any:
         if not _is_real(args[0]):
             return operator.redispatch(keys & below, *args)
-        group, given = c10d._resolve_process_group(args[-1]), arguments(*args)
-        ends = [notice(group, operation, given) for notice in reversed(_notices)]
+        group = c10d._resolve_process_group(args[-1])
+        given = _method_arguments(form, names, args)
+        ends = [notice(group, form.name, given) for notice in reversed(_notices)]
         issued = note(group, given)
         result = operator.redispatch(keys & below, *args)
         issued()

@@ -21,69 +21,20 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from pytest_ddp.rank.groups.backends import NO_PROMISES, Promises, name_of, promises_of
-from pytest_ddp.rank.groups.calls import (
-    KEPT,
-    PIECES,
-    Call,
-    CallsByWork,
-    OpenMessages,
-    Pieces,
-    Site,
-    dtype_of,
-    piece_of,
-)
+from pytest_ddp.rank.groups.backends import NO_PROMISES, Promises, promises_of
 from pytest_ddp.rank.groups.forked_waits import ForkedWaits
 from pytest_ddp.rank.groups.message_history import MessageHistory
-from pytest_ddp.rank.groups.origins import called_by_user, user_frame
+from pytest_ddp.rank.operations.operation import KEPT, Operation, Site, name_of
+from pytest_ddp.rank.operations.origins import called_by_user, user_frame
+from pytest_ddp.rank.operations.pieces import Pieces, dtype_of, piece_of, reader_of
+from pytest_ddp.rank.operations.table import BY_METHOD, Form
+from pytest_ddp.rank.operations.works import OpenMessages, OperationsByWork
 from pytest_ddp.system.stdlib import threading, time, zlib
 
-COLLECTIVES = {
-    "allreduce": "all_reduce",
-    "allreduce_coalesced": "all_reduce_coalesced",
-    "allgather": "all_gather",
-    "allgather_coalesced": "all_gather_coalesced",
-    "allgather_into_tensor_coalesced": "all_gather_into_tensor_coalesced",
-    "all_gather_single_coalesced": "all_gather_into_tensor_coalesced",
-    "_allgather_base": "all_gather_into_tensor",
-    "all_gather_single": "all_gather_into_tensor",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-    "reduce_scatter": "reduce_scatter",
-    "_reduce_scatter_base": "reduce_scatter_tensor",
-    "reduce_scatter_single": "reduce_scatter_tensor",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor_coalesced",
-    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
-    "alltoall": "all_to_all",
-    "alltoall_base": "all_to_all_single",
-    "all_to_all_single": "all_to_all_single",
-    "barrier": "barrier",
-}
-"""Methods of ``ProcessGroup``, with the public name of each operation."""
-
-_SAME_SIZE = {
-    "all_reduce": 0,
-    "broadcast": 0,
-    "reduce": 0,
-    "gather": 1,
-    "scatter": 0,
-    "all_gather_into_tensor": 1,
-    "reduce_scatter_tensor": 0,
-}
-"""Operations whose tensors must have the same size on all ranks, and the index of the argument
-with that size.
-
-The list forms of other operations and all_to_all may be uneven: for those, the journal notes what
-each rank sends to each other one. For gather and scatter, the tensor counts that each rank has,
-not the list on the root: gloo fills a part of it without an error.
-"""
+_MONITORED = "monitored_barrier"
 
 _PATIENCE = 0.05
 """Seconds to wait for another thread to begin its message, which is immediate as a rule."""
-
-MESSAGES = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
 
 
 class CallJournal:
@@ -130,25 +81,24 @@ class CallJournal:
         """Held while messages are counted, as several threads may begin some."""
         self._none_begins = threading.Condition(self._lock)
         self._main = threading.main_thread().ident
-        self.calls: deque[Call] = deque(maxlen=KEPT)
-        self.forms: deque[Call] = deque(maxlen=KEPT)
+        self.calls: deque[Operation] = deque(maxlen=KEPT)
+        self.forms: deque[Operation] = deque(maxlen=KEPT)
         """Functional collectives that were issued: Python does not wait for them by ``Work``."""
         self.what: dict[str, int] = {}
         """Digest of this test's collectives, by group: operation, size, dtype, and so on."""
         self.where: dict[str, int] = {}
         """The same for the calling lines, and for sizes that may legally differ."""
         self._shapes: dict[tuple[Any, ...], _CallShape] = {}
-        self.waiting: dict[int, Call] = {}
+        self.waiting: dict[int, Operation] = {}
         """The call that each thread waits for right now, by thread identifier."""
         self.forked = ForkedWaits(self.made)
         self.failed: set[str] = set()
         """Groups on which a wait ended in an error during this test, for example by a timeout:
         torch does not use their connections again."""
-        self._by_work = CallsByWork()
-        for method, operation in COLLECTIVES.items():
-            self._wrap(method, self._collective(operation))
-        for method, operation in MESSAGES.items():
-            self._wrap(method, self._message(operation))
+        self._by_work = OperationsByWork()
+        for method, form in BY_METHOD.items():
+            if form.name != _MONITORED:
+                self._wrap(method, (self._message if form.is_message else self._collective)(form))
         self._wrap_naming()
         self._wrap_wait()
         self._wrap_monitored_barrier()
@@ -212,7 +162,7 @@ class CallJournal:
             # Not by []: for a missing key, that calls the Python function Counter.__missing__.
             return _issued(group) - self._messages.get(name, 0)
 
-    def _wrap(self, method: str, note: Callable[..., Call]) -> None:
+    def _wrap(self, method: str, note: Callable[..., Operation]) -> None:
         original = getattr(dist.ProcessGroup, method, None)
         if original is None:  # missing in an older or newer torch
             return
@@ -297,10 +247,10 @@ class CallJournal:
         def monitored_barrier(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
             # gloo builds it from messages, and rank 0 has more of them than the others.
             name, before = name_of(group), self.operations(group)
-            call = Call(
+            call = Operation(
                 group=name,
                 number=0,
-                operation="monitored_barrier",
+                name=_MONITORED,
                 numel=None,
                 dtype=None,
                 reduce_op=None,
@@ -320,20 +270,22 @@ class CallJournal:
 
         group_type.monitored_barrier = monitored_barrier
 
-    def _begin_wait(self, call: Call) -> None:
+    def _begin_wait(self, call: Operation) -> None:
         self.waiting[threading.get_ident()] = call
         if call.group in self.forked.inherited:
             self.forked.begin(call)
 
-    def _end_wait(self, call: Call) -> None:
+    def _end_wait(self, call: Operation) -> None:
         self.waiting.pop(threading.get_ident(), None)
         if call.group in self.forked.inherited:
             self.forked.end()
 
-    def _collective(self, operation: str) -> Callable[..., Call]:
-        position, pieces = _SAME_SIZE.get(operation), PIECES.get(operation)
+    def _collective(self, form: Form) -> Callable[..., Operation]:
+        operation, position, pieces = form.name, form.size, reader_of(form)
 
-        def note(group: dist.ProcessGroup, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        def note(
+            group: dist.ProcessGroup, args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> Operation:
             name = name_of(group)
             number, step = self._next(group, name)
             options = args[-1] if args else kwargs.get("opts")
@@ -354,13 +306,13 @@ class CallJournal:
                 self._shapes[key] = shape
             self.what[name] = _fold(self.what.get(name, 0), step, shape.what)
             self.where[name] = _fold(self.where.get(name, 0), step, shape.where)
-            return _new_call(Call, (name, number, *shape.rest))
+            return _new_call(Operation, (name, number, *shape.rest))
 
         return note
 
-    def functional(self, operation: str) -> Callable[..., Callable[[], None]]:
+    def functional(self, form: Form) -> Callable[..., Callable[[], None]]:
         """A function to call before a functional collective; call its result after the issue."""
-        note = self._collective(operation)
+        note = self._collective(form)
 
         def noted(group: dist.ProcessGroup, args: tuple[Any, ...]) -> Callable[[], None]:
             return partial(self.forms.append, note(group, args, {}))
@@ -379,38 +331,40 @@ class CallJournal:
         self._unnumbered[name] += 1
         return 0, self._unnumbered[name]
 
-    def _message(self, operation: str) -> Callable[..., Call]:
-        def note(group: dist.ProcessGroup, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    def _message(self, form: Form) -> Callable[..., Operation]:
+        def note(
+            group: dist.ProcessGroup, args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> Operation:
             peer, tag = _ends(args, kwargs)
             piece = piece_of(args[0] if args else kwargs.get("tensors"))
-            return Call(
+            return Operation(
                 group=name_of(group),
                 number=0,
-                operation=operation,
+                name=form.name,
                 numel=None,
                 dtype=None,
                 reduce_op=None,
                 root=peer,
                 tag=tag,
                 site=_site(_calling_frame()),
-                sends=piece if operation == "send" else (),
-                receives=piece if operation == "recv" else (),
+                sends=piece if form.name == "send" else (),
+                receives=piece if form.name == "recv" else (),
             )
 
         return note
 
     @contextlib.contextmanager
-    def _message_begins(self, call: Call) -> Iterator[None]:
+    def _message_begins(self, call: Operation) -> Iterator[None]:
         assert call.root is not None
         assert call.tag is not None
         key = call.group, call.root, call.tag
-        counts = self.sent if call.operation == "send" else self.received
+        counts = self.sent if call.name == "send" else self.received
         self.beside |= threading.get_ident() != self._main
         with self._lock:
             self._beginning += 1
             self._messages[call.group] += 1
             counts[key] += 1
-            self.sites[call.operation, *key] = call.site
+            self.sites[call.name, *key] = call.site
             self.messages.begin(call)
         begun = False
         try:
@@ -455,7 +409,7 @@ class _CallShape(NamedTuple):
     """
 
     rest: tuple[Any, ...]
-    """The fields of :class:`Call` after the number."""
+    """The fields of :class:`Operation` after the number."""
     what: int
     where: int
 
@@ -481,7 +435,7 @@ def _fold(digest: int, number: int, code: int) -> int:
     return ((digest ^ code) * 0x01000193 + number) & 0xFFFFFFFF
 
 
-def _limited(call: Call, timeout: Any = None) -> Call:
+def _limited(call: Operation, timeout: Any = None) -> Operation:
     """The call with the timeout given to ``wait``; torch takes zero for no timeout."""
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else 0.0
     return call._replace(limit=seconds) if seconds > 0 else call

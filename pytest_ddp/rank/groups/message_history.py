@@ -6,14 +6,14 @@ from array import array
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pytest_ddp.rank.groups.calls import Call
+from pytest_ddp.rank.operations.operation import Operation
 from pytest_ddp.system.stdlib import threading
 
 
 class Shape(NamedTuple):
     """What messages of one line, one thread and one size have in common."""
 
-    call: Call
+    call: Operation
     """The first one."""
     thread: int
 
@@ -31,10 +31,10 @@ class MessageHistory:
         self._shapes.clear()
         del self._order[:]
 
-    def begin(self, call: Call) -> None:
+    def begin(self, call: Operation) -> None:
         self._order.append(self._number(call))
 
-    def refuse(self, call: Call) -> None:
+    def refuse(self, call: Operation) -> None:
         """Take back a message that torch has refused: the last one of its shape."""
         self._order.reverse()
         self._order.remove(self._number(call))
@@ -55,9 +55,9 @@ class MessageHistory:
         """The number of each message's shape, for all groups."""
         return self._order[:]
 
-    def _number(self, call: Call) -> int:
+    def _number(self, call: Operation) -> int:
         shape = Shape(call, threading.get_ident())
-        ends, site = (call.operation, call.group, call.root, call.tag), call.site
+        ends, site = (call.name, call.group, call.root, call.tag), call.site
         # By the code's id: its hash is computed anew at each look-up. The shape keeps it alive.
         key = (*ends, call.sends, call.receives, id(site.code), site.line, shape.thread)
         number = self._numbers.setdefault(key, len(self._shapes))

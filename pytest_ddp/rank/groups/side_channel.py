@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ddp.protocol.messages import Operation
+from pytest_ddp.protocol.messages import FixtureOperation
 from pytest_ddp.protocol.rank_status import SIDE_CHANNEL, PendingOperation
 from pytest_ddp.system.stdlib import threading
 
@@ -23,7 +23,7 @@ class SideChannel:
         self._members = tuple(range(world_size))
         self._pending = None
 
-    def arrive(self, operation: Operation) -> int:
+    def arrive(self, operation: FixtureOperation) -> int:
         """Begin an exchange on the calling thread; returns its number, from 1."""
         number = self.exchanges + 1
         wait = PendingOperation(

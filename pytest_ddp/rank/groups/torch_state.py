@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d
 
-from pytest_ddp.rank.groups.origins import called_by_user
+from pytest_ddp.rank.operations.origins import called_by_user
 
 
 def services() -> frozenset[str]:

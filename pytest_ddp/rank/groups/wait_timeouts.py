@@ -11,9 +11,8 @@ import contextlib
 import itertools
 from typing import Any
 
-from pytest_ddp.rank.groups.backends import name_of
-from pytest_ddp.rank.groups.calls import Call
 from pytest_ddp.rank.groups.default_group import groups
+from pytest_ddp.rank.operations.operation import Operation, name_of
 from pytest_ddp.system.stdlib import time
 
 
@@ -25,16 +24,16 @@ class WaitTimeouts:
         """When the thread was last looked at."""
         self._since = self._looked
         """The last look before the current call was found."""
-        self._call: Call | None = None
+        self._call: Operation | None = None
 
-    def look(self, call: Call | None) -> None:
+    def look(self, call: Operation | None) -> None:
         """Record what the thread waits for now."""
         now = time.monotonic()
         if call is not self._call:
             self._call, self._since = call, self._looked
         self._looked = now
 
-    def left(self, call: Call, left: float | None) -> float | None:
+    def left(self, call: Operation, left: float | None) -> float | None:
         """Seconds until the thread goes on, if the caller's own timeout is taken into account.
 
         Args:
@@ -44,7 +43,7 @@ class WaitTimeouts:
         own = None if call.limit is None else call.limit - (self._looked - self._since)
         return min((known for known in (own, left) if known is not None), default=None)
 
-    def left_of_receive(self, call: Call) -> float | None:
+    def left_of_receive(self, call: Operation) -> float | None:
         """The same for a receive, to which the timeout of its group applies."""
         seconds = _seconds_of(call.group)
         waited = self._looked - self._since

@@ -15,7 +15,7 @@ import pytest
 
 import pytest_ddp
 from pytest_ddp.protocol.messages import ERRORS
-from pytest_ddp.rank.groups.origins import user_frame_of
+from pytest_ddp.rank.operations.origins import user_frame_of
 from pytest_ddp.system.stdlib import traceback
 
 _FOLDER = str(pytest_ddp.__file__).rpartition("/")[0] + "/"

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from pytest_ddp.protocol.rank_status import Handled, Raised
-from pytest_ddp.rank.groups.origins import raised_at
+from pytest_ddp.rank.operations.origins import raised_at
 from pytest_ddp.rank.status.phase_stack import kind_of, message_of
 from pytest_ddp.system.stdlib import gc, inspect
 

@@ -18,10 +18,10 @@ from pytest_ddp.protocol.host_messages import StartRank, World
 from pytest_ddp.protocol.rank_status import Probe, RankStatus
 from pytest_ddp.protocol.status_page import StatusPage
 from pytest_ddp.protocol.trace_lines import TraceLine, TraceLog
-from pytest_ddp.rank.groups.calls import Call
 from pytest_ddp.rank.groups.default_group import DefaultGroup
 from pytest_ddp.rank.groups.journal import CallJournal
 from pytest_ddp.rank.groups.side_channel import SideChannel
+from pytest_ddp.rank.operations.operation import Operation
 from pytest_ddp.rank.status.phase_stack import Anchor, PhaseStack
 from pytest_ddp.rank.status.status_reporter import StatusReporter, operation_of
 from pytest_ddp.system.stdlib import time
@@ -96,8 +96,8 @@ class TracedJournal(CallJournal):
         self._log = log
         super().__init__()
 
-    def _wrap(self, method: str, note: Callable[..., Call]) -> None:
-        def noted(group: dist.ProcessGroup, args: Any, kwargs: Any) -> Call:
+    def _wrap(self, method: str, note: Callable[..., Operation]) -> None:
+        def noted(group: dist.ProcessGroup, args: Any, kwargs: Any) -> Operation:
             call = note(group, args, kwargs)
             elements, dtype = _extent((*args, *kwargs.values()))
             self._log.write(
@@ -105,7 +105,7 @@ class TracedJournal(CallJournal):
                 id(call),
                 call.group,
                 call.number,
-                call.operation,
+                call.name,
                 elements,
                 dtype,
                 call.reduce_op,

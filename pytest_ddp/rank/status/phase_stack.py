@@ -14,7 +14,7 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 from pytest_ddp.protocol.status_page import PHASE, SEEN, StatusPage, note_of, seen_note_of
-from pytest_ddp.rank.groups.origins import callers, stack_of, user_frame, user_frame_of
+from pytest_ddp.rank.operations.origins import callers, stack_of, user_frame, user_frame_of
 from pytest_ddp.system.stdlib import threading
 
 BACKWARD = "backward"

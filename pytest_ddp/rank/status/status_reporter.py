@@ -26,11 +26,12 @@ from pytest_ddp.protocol.rank_status import (
     Sent,
     group_words,
 )
-from pytest_ddp.rank.groups.calls import KEPT, Call, Piece
 from pytest_ddp.rank.groups.default_group import DefaultGroup
-from pytest_ddp.rank.groups.origins import stack_of
 from pytest_ddp.rank.groups.side_channel import SideChannel
 from pytest_ddp.rank.groups.wait_timeouts import WaitTimeouts, left_of
+from pytest_ddp.rank.operations.operation import KEPT, Operation, Piece
+from pytest_ddp.rank.operations.origins import stack_of
+from pytest_ddp.rank.operations.table import DTYPE_NAMES, UNEVEN, public_name
 from pytest_ddp.rank.status.handled import handled_beside, handled_in
 from pytest_ddp.rank.status.phase_stack import PhaseStack
 from pytest_ddp.system import processes
@@ -66,30 +67,9 @@ _WAITING = ("/distributed_c10d.py", "/rendezvous.py", "/_functional_collectives.
 _JOINING = ("/threading.py", "/queue.py", "/selectors.py", "/concurrent/futures/_base.py")
 """Files of the standard library in which a thread sleeps until another thread acts."""
 
-_UNEVEN = "all_to_all"
-"""The recorder's name of the only operation from C++ whose sizes may legally differ."""
-
 _TOWARDS = {"send": "to", "recv": "from"}
 _MANY = 8
 """Ranks that are listed for a new group before the list is cut short."""
-
-_NAMES = {"_allgather_base": "all_gather_into_tensor", "_reduce_scatter_base": "reduce_scatter"}
-"""Public names of operations, where the recorder has another one."""
-
-_DTYPES = {
-    "Byte": "uint8",
-    "Char": "int8",
-    "Short": "int16",
-    "Int": "int32",
-    "Long": "int64",
-    "Half": "float16",
-    "Float": "float32",
-    "Double": "float64",
-    "ComplexFloat": "complex64",
-    "ComplexDouble": "complex128",
-    "Bool": "bool",
-    "BFloat16": "bfloat16",
-}
 
 
 def make_recorder() -> None:
@@ -272,7 +252,7 @@ class StatusReporter:
             CallRecord(
                 group=call.group,
                 number=call.number - before(call.group),
-                operation=call.operation,
+                operation=call.name,
                 numel=call.numel,
                 dtype=None if call.dtype is None else _dtype(call.dtype),
                 reduce_op=call.reduce_op,
@@ -307,7 +287,7 @@ class StatusReporter:
                     group=name,
                     number=number,
                     operation=operation,
-                    numel=None if operation == _UNEVEN else _elements(entry),
+                    numel=None if operation in UNEVEN else _elements(entry),
                     dtype=_recorded_dtype(entry["input_dtypes"]),
                     reduce_op=None,
                     root=None,
@@ -384,10 +364,10 @@ class StatusReporter:
         if call.tag is not None and call.root is not None:
             known = 0 <= call.root < len(members)
             peer = f"rank {members[call.root]}" if known else "any rank"
-            return f"{call.operation} {_TOWARDS[call.operation]} {peer} (tag {call.tag})"
+            return f"{call.name} {_TOWARDS[call.name]} {peer} (tag {call.tag})"
         number = call.number - self._group.journal.before(call.group)
         of_group = f" #{number} of {group_words(call.group, members)}"
-        return f"{call.operation}{of_group if call.number and members else ''}"
+        return f"{call.name}{of_group if call.number and members else ''}"
 
     def _public_call(self, stack: Sequence[FrameType]) -> str:
         called = _outermost_call(stack)
@@ -454,14 +434,14 @@ class StatusReporter:
                 yield entry
 
     def _wait(
-        self, entry: dict[str, Any], members: tuple[int, ...], call: Call | None
+        self, entry: dict[str, Any], members: tuple[int, ...], call: Operation | None
     ) -> PendingOperation:
         name = entry["process_group"][0]
         return PendingOperation(
             group=name,
             members=members,
             number=entry["collective_seq_id"] - self._group.journal.before(name),
-            operation=operation_of(entry) if call is None else call.operation,
+            operation=operation_of(entry) if call is None else call.name,
             recorded_as=_recorded_as(entry),
             numel=_elements(entry),
             dtype=_recorded_dtype(entry["input_dtypes"]),
@@ -472,9 +452,9 @@ class StatusReporter:
             ends_in=left_of(entry),
         )
 
-    def _receive(self, call: Call) -> PendingOperation | None:
+    def _receive(self, call: Operation) -> PendingOperation | None:
         """The receive that a thread waits for; None for a send, or a receive from any rank."""
-        if call.operation != "recv" or call.root is None or call.root < 0 or call.tag is None:
+        if call.name != "recv" or call.root is None or call.root < 0 or call.tag is None:
             return None
         if not self._group.journal.is_recorded(call.group):
             return None
@@ -504,8 +484,7 @@ class StatusReporter:
 
 def operation_of(entry: dict[str, Any]) -> str:
     """The public name of the operation of a flight recorder's entry."""
-    recorded = _recorded_as(entry)
-    return _NAMES.get(recorded, recorded)
+    return public_name(_recorded_as(entry))
 
 
 def _recorded_as(entry: dict[str, Any]) -> str:
@@ -585,7 +564,7 @@ def _piece_words(piece: Piece) -> str:
 
 def _recorded_dtype(names: list[str]) -> str | None:
     """The first dtype by its Python name; the recorder has ``Float`` for float32."""
-    return _DTYPES.get(names[0], names[0]) if names else None
+    return DTYPE_NAMES.get(names[0], names[0]) if names else None
 
 
 def _elements(entry: dict[str, Any]) -> int | None:

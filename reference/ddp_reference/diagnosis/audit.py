@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_ddp.rank.groups.origins import callers
+from pytest_ddp.rank.operations.origins import callers
 from pytest_ddp.rank.status.phase_stack import place_of
 
 Target = Literal["activation", "buffer", "input", "parameter"]

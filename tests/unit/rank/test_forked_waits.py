@@ -9,13 +9,13 @@ from collections.abc import Callable
 import pytest
 
 from pytest_ddp.protocol.rank_status import ForkedWait
-from pytest_ddp.rank.groups.calls import Call, Site
 from pytest_ddp.rank.groups.forked_waits import ForkedWaits
+from pytest_ddp.rank.operations.operation import Operation, Site
 
 
-def call(operation: str = "all_reduce") -> Call:
+def call(operation: str = "all_reduce") -> Operation:
     site = Site(call.__code__, 7)
-    return Call("0", 1, operation, None, None, None, None, None, site)
+    return Operation("0", 1, operation, None, None, None, None, None, site)
 
 
 class Child:

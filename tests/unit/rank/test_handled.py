@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.rank.groups.origins import stack_of
+from pytest_ddp.rank.operations.origins import stack_of
 from pytest_ddp.rank.status.handled import handled_beside, handled_in
 
 Look = Callable[[], None]

@@ -8,8 +8,8 @@ import pytest
 
 from pytest_ddp.deadlock.collectives import difference, needs_calls, out_of_step
 from pytest_ddp.deadlock.prover import prove
-from pytest_ddp.rank.groups.calls import Call, Site
 from pytest_ddp.rank.groups.wait_timeouts import WaitTimeouts, left_of
+from pytest_ddp.rank.operations.operation import Operation, Site
 from pytest_ddp.system.stdlib import time
 from tests.unit.standings import call, collective, count, ended, receive, stuck
 
@@ -54,9 +54,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def receive_call(limit: float | None = None) -> Call:
+def receive_call(limit: float | None = None) -> Operation:
     site = Site(receive_call.__code__, 1)
-    return Call("3", 0, "recv", None, None, None, 1, 0, site, limit)
+    return Operation("3", 0, "recv", None, None, None, 1, 0, site, limit)
 
 
 def test_wait_is_taken_to_be_as_old_as_the_look_before_it(clock: list[float]) -> None:

@@ -18,12 +18,14 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
 from pytest_ddp.rank.groups.backends import NO_PROMISES, Promises
-from pytest_ddp.rank.groups.calls import Call, OpenMessages, Site
-from pytest_ddp.rank.groups.journal import COLLECTIVES, MESSAGES, CallJournal, _ends
-from pytest_ddp.rank.groups.origins import user_frame
+from pytest_ddp.rank.groups.journal import CallJournal, _ends
+from pytest_ddp.rank.operations.operation import Operation, Site
+from pytest_ddp.rank.operations.origins import user_frame
+from pytest_ddp.rank.operations.table import BY_METHOD, BY_NAME
+from pytest_ddp.rank.operations.works import OpenMessages
 
 _names = itertools.count()
-WRAPPED = (*COLLECTIVES, *MESSAGES, "monitored_barrier", "_set_group_name")
+WRAPPED = (*BY_METHOD, "_set_group_name")
 
 
 @pytest.fixture
@@ -60,7 +62,7 @@ def line_of(text: str) -> int:
     return found
 
 
-def only(journal: CallJournal) -> Call:
+def only(journal: CallJournal) -> Operation:
     (call,) = journal.calls
     return call
 
@@ -68,7 +70,7 @@ def only(journal: CallJournal) -> Call:
 def test_call_tells_what_was_asked(journal: CallJournal, x: torch.Tensor) -> None:
     dist.all_reduce(x, op=dist.ReduceOp.MAX)  # the asking line
     call = only(journal)
-    assert (call.group, call.number, call.operation) == ("0", 1, "all_reduce")
+    assert (call.group, call.number, call.name) == ("0", 1, "all_reduce")
     assert (call.numel, call.dtype, call.reduce_op) == (6, torch.float32, "MAX")
     assert (call.root, call.tag) == (None, None)
     assert str(call.site) == f"{__file__}:{line_of('# the asking line')}"
@@ -76,7 +78,7 @@ def test_call_tells_what_was_asked(journal: CallJournal, x: torch.Tensor) -> Non
 
 def test_root_of_a_broadcast(journal: CallJournal, x: torch.Tensor) -> None:
     dist.broadcast(x, src=0)
-    assert (only(journal).operation, only(journal).root, only(journal).reduce_op) == (
+    assert (only(journal).name, only(journal).root, only(journal).reduce_op) == (
         "broadcast",
         0,
         None,
@@ -86,7 +88,7 @@ def test_root_of_a_broadcast(journal: CallJournal, x: torch.Tensor) -> None:
 def test_uneven_operations_have_no_size(journal: CallJournal, x: torch.Tensor) -> None:
     dist.all_gather([torch.empty_like(x)], x)
     dist.barrier()
-    assert [call.operation for call in journal.calls] == ["all_gather", "barrier"]
+    assert [call.name for call in journal.calls] == ["all_gather", "barrier"]
     assert [(call.numel, call.dtype) for call in journal.calls] == [
         (None, torch.float32),
         (None, None),
@@ -120,7 +122,7 @@ def test_what_goes_to_each_rank_is_noted(
     FORMS[operation](x, torch.empty_like(x))
     noted = only(journal)
     one = (((6, torch.float32),),)
-    assert (noted.operation, noted.sends, noted.receives) == (operation, one, one)
+    assert (noted.name, noted.sends, noted.receives) == (operation, one, one)
     assert noted.dtype is torch.float32
 
 
@@ -128,11 +130,11 @@ def test_functional_collective_is_noted_once_it_is_issued(
     journal: CallJournal, group: dist.ProcessGroup, x: torch.Tensor
 ) -> None:
     options = SimpleNamespace(reduceOp=dist.ReduceOp.MAX, rootRank=None)
-    issued = journal.functional("all_reduce")(group, ([x], options))
+    issued = journal.functional(BY_NAME["all_reduce"])(group, ([x], options))
     assert not journal.forms
     issued()
     (form,) = journal.forms
-    assert (form.group, form.number, form.operation, form.numel, form.reduce_op) == (
+    assert (form.group, form.number, form.name, form.numel, form.reduce_op) == (
         *("0", 1, "all_reduce", 6),
         "MAX",
     )
@@ -157,7 +159,7 @@ def test_wrong_arguments_are_left_to_torch(
 def test_tensor_that_each_rank_has_tells_the_size(journal: CallJournal, x: torch.Tensor) -> None:
     dist.gather(x, [torch.empty_like(x)], dst=0)
     dist.scatter(torch.empty_like(x), [x], src=0)
-    assert [call.operation for call in journal.calls] == ["gather", "scatter"]
+    assert [call.name for call in journal.calls] == ["gather", "scatter"]
     assert {(call.numel, call.dtype) for call in journal.calls} == {(6, torch.float32)}
 
 
@@ -279,7 +281,7 @@ def test_digest_depends_on_the_order(journal: CallJournal, x: torch.Tensor) -> N
 def test_waiting_thread_is_known_while_it_waits(
     journal: CallJournal, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[dict[int, Call]] = []
+    seen: list[dict[int, Operation]] = []
     work = dist.all_reduce(x, async_op=True)
     assert work is not None
     # What wait asks on its way: the journal's own look-up shows the state inside.
@@ -289,14 +291,14 @@ def test_waiting_thread_is_known_while_it_waits(
     monkeypatch.setattr(journal, "waiting", watched)
     work.wait()
     assert [list(state) for state in seen] == [[threading.get_ident()]]
-    assert next(iter(seen[0].values())).operation == "all_reduce"
+    assert next(iter(seen[0].values())).name == "all_reduce"
     assert watched == {}
 
 
-class Watching(dict[int, Call]):
+class Watching(dict[int, Operation]):
     """A record of waits that keeps what it held just before something was taken out."""
 
-    def __init__(self, seen: list[dict[int, Call]]) -> None:
+    def __init__(self, seen: list[dict[int, Operation]]) -> None:
         super().__init__()
         self._seen = seen
 
@@ -423,8 +425,8 @@ class _Work:
     """What a weak reference can point to, as to a ``Work``."""
 
 
-def _message(group: str) -> Call:
-    return Call(group, 0, "send", None, None, None, 1, 0, Site(_message.__code__, 1))
+def _message(group: str) -> Operation:
+    return Operation(group, 0, "send", None, None, None, 1, 0, Site(_message.__code__, 1))
 
 
 def test_only_works_that_were_dropped_are_lost() -> None:

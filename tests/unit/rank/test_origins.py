@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pytest_ddp.rank.groups.origins import callers, stack_of
+from pytest_ddp.rank.operations.origins import callers, stack_of
 from pytest_ddp.rank.status.phase_stack import place_of
 
 TORCHS = """

@@ -11,11 +11,15 @@ from hypothesis import strategies as st
 
 from pytest_ddp.launch.rank_process import RankProcess
 from pytest_ddp.protocol.channel import Channel
-from pytest_ddp.protocol.messages import Exchange, ExchangeReply, Operation, ToRank
+from pytest_ddp.protocol.messages import Exchange, ExchangeReply, FixtureOperation, ToRank
 from pytest_ddp.session.exchanges import Exchanges
 from tests.unit.ends import WORLD
 
-BARRIER, GATHER, BROADCAST = Operation.BARRIER, Operation.GATHER, Operation.BROADCAST
+BARRIER, GATHER, BROADCAST = (
+    FixtureOperation.BARRIER,
+    FixtureOperation.GATHER,
+    FixtureOperation.BROADCAST,
+)
 
 
 class FakeProcess(RankProcess):
@@ -45,7 +49,7 @@ class World:
     def arrive(
         self,
         rank: int,
-        operation: Operation = BARRIER,
+        operation: FixtureOperation = BARRIER,
         number: int = 1,
         source: int | None = None,
         payload: str = "",
@@ -233,7 +237,7 @@ def test_everyone_who_arrives_is_answered_once_all_have_come_or_left(
         if what[rank] == "left":
             four.leave(rank)
         else:
-            four.arrive(rank, Operation(what[rank]))
+            four.arrive(rank, FixtureOperation(what[rank]))
     for rank in order:  # whoever has an answer goes on and ends
         if four.told(rank):
             four.leave(rank)

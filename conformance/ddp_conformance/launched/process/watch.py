@@ -31,7 +31,7 @@ from ddp_conformance.launched.process import gpus, saving
 from ddp_conformance.launched.process.delays import Nemesis
 from ddp_conformance.launched.process.fetching import Fetching
 from ddp_conformance.launched.process.optimizing import Optimizing
-from pytest_ddp.rank.groups.origins import user_frame
+from pytest_ddp.rank.operations.origins import user_frame
 
 Function = Callable[..., Any]
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ddp.extensions.comms.operations import OPERATORS
 from pytest_ddp.extensions.portable.buffers import Buffers, Touch
 from pytest_ddp.extensions.portable.events import Given, Group, Handle, IssuedOperation
 from pytest_ddp.extensions.portable.touches import TouchMode
 from pytest_ddp.extensions.portable.unspecified import Unspecified
+from pytest_ddp.rank.operations.table import BY_OPERATOR
 from pytest_ddp.system.stdlib import threading
 
 
@@ -54,7 +54,7 @@ def _operation(name: str, group: str, root: int | None) -> IssuedOperation:
     return IssuedOperation(
         *(
             next(_numbers),
-            OPERATORS[name],
+            BY_OPERATOR[name],
             members,
             "nccl",
             thread,

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddp.extensions.comms.operations import OPERATORS
 from pytest_ddp.extensions.portable.buffer_log import touched_buffer
 from pytest_ddp.extensions.portable.buffers import Touch
 from pytest_ddp.extensions.portable.differences import DIFFERENCES, finding_of
@@ -17,6 +16,7 @@ from pytest_ddp.extensions.portable.events import Group, IssuedOperation
 from pytest_ddp.extensions.portable.finding import Finding, merged
 from pytest_ddp.extensions.portable.handles import lost_handle, unread_results
 from pytest_ddp.extensions.portable.judges import findings
+from pytest_ddp.rank.operations.table import BY_OPERATOR
 
 ONE = Finding(
     "lost handle",
@@ -76,7 +76,7 @@ def _of_all_kinds() -> Iterator[Finding]:
     yield lost_handle(LONG, PLACE, PLACE)
     yield unread_results(123, ((LONG, PLACE),))
     group = Group("0", 0, "expert_model_parallel_group", (0, 1), 0, True, None)
-    operator = OPERATORS["reduce_scatter_tensor_coalesced_"]
+    operator = BY_OPERATOR["reduce_scatter_tensor_coalesced_"]
     flying = IssuedOperation(1, operator, group, "nccl", 0, None, None, 0, "", None, None, 0)
     for is_write, by in itertools.product((True, False), ("torch.nn.functional.linear", "")):
         yield touched_buffer(Touch(flying, is_write, by, PLACE))

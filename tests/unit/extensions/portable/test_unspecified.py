@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_ddp.extensions.comms.operations import OPERATORS
 from pytest_ddp.extensions.portable.buffers import Buffers
 from pytest_ddp.extensions.portable.events import Group, IssuedOperation
 from pytest_ddp.extensions.portable.touches import TouchMode
 from pytest_ddp.extensions.portable.unspecified import Unspecified
+from pytest_ddp.rank.operations.table import BY_OPERATOR
 from pytest_ddp.system.stdlib import threading
 
 ones, zeros = torch.ones, torch.zeros
@@ -27,7 +27,7 @@ class Rank:
 
     def leave(self, *tensors: torch.Tensor) -> None:
         group = Group("world", 1, "world", (0, 1), 0, True, None)
-        reduce, thread = OPERATORS["reduce_"], threading.get_ident()
+        reduce, thread = BY_OPERATOR["reduce_"], threading.get_ident()
         operation = IssuedOperation(1, reduce, group, "nccl", thread, None, None, 0, "", 1, None, 0)
         self.unspecified.leave(tensors, operation)
         self.mode.follow()

@@ -1,4 +1,4 @@
-"""The tables of operators and of branches for CPUs, beside torch's own sources."""
+"""The branches for CPUs, beside torch's own sources."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 
-from pytest_ddp.extensions.comms.operations import CPU_FORMS, NOT_COMMUNICATION, OPERATORS
+from pytest_ddp.extensions.comms.cpu_forms import CPU_FORMS
 
 _SOURCES = Path(str(dist.__file__)).parent
 _CPU = re.compile(r"\bcpu\b|is_cpu|gloo", re.IGNORECASE)
@@ -20,27 +19,6 @@ _COLLECTIVE = re.compile(
     r"(all_gather|all_reduce|all_to_all|reduce_scatter|broadcast|scatter|gather|send|recv)"
     r"(_\w+)?$|shard_dim_alltoall$"
 )
-
-
-def test_every_operator_of_torch_is_known() -> None:
-    names = {
-        name.removeprefix("c10d::").partition(".")[0]
-        for name in torch._C._dispatch_get_all_op_names()
-        if name.startswith("c10d::")
-    }
-    assert names <= OPERATORS.keys() | NOT_COMMUNICATION
-
-
-def test_public_names_are_torchs() -> None:
-    functions = {operator.operation for operator in OPERATORS.values()}
-    assert all(hasattr(dist, name) for name in functions - {"all_to_all"} | {"all_to_all_single"})
-
-
-def test_what_is_counted_is_an_argument() -> None:
-    for name, operator in OPERATORS.items():
-        schema = getattr(torch.ops.c10d, name).default._schema
-        arguments = {argument.name for argument in schema.arguments}
-        assert {"process_group", operator.sized} - {""} <= arguments, name
 
 
 def test_all_branches_for_cpus_are_known() -> None:
