@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pytest_ddp.launch.launcher import Launcher
     from pytest_ddp.launch.streams import PieceDisplay
     from pytest_ddp.protocol.host_messages import Session
+    from pytest_ddp.rank.operations.stream import Operations
     from pytest_ddp.session.planned_runs import RunPlan
     from pytest_ddp.settings.layout import Layout
     from pytest_ddp.settings.mark import DdpTest, MarkArgument
@@ -169,6 +170,43 @@ def pytest_ddp_rank_begins(
     :param announce_end: Says how the process of the running test may end and still pass: with one
         of these codes (negative for signals), or if the second argument is true, with any other.
         ``announce_end((), False)`` takes it back.
+    """
+
+
+@pytest.hookspec()
+def pytest_ddp_operations(operations: Operations) -> None:
+    """Called once in each rank, before its first test, with the stream of its operations.
+
+    ``operations.subscribe(subscriber, needs)`` has the methods of ``subscriber`` called at each
+    collective, message and operation of the ``ddp`` fixture, from then on until the function that
+    it returns is called. Each method is optional:
+
+    - ``before(operation)`` on the thread that issues it. It may hold the thread, within
+      ``with operations.holding(words):``, or end the process. An exception that it returns is
+      raised by the user's call, and the operation is not issued.
+    - ``returned(operation, work, error)``, once after each ``before``: the issue has returned. An
+      asynchronous operation is not complete by then; nothing announces that but a wait.
+    - ``waited(operation, error)``: a wait for its ``Work`` has ended.
+    - ``passed_on(operation)`` and ``dropped(operation)``: its ``Work`` was given to a Future or to
+      C++, or is gone without a wait.
+
+    What a method raises by itself is a mistake of its own: it is a warning with the subscriber's
+    name, and the user's call goes on. What a subscriber issues is announced to nobody. Of several,
+    the latest is called first before an operation and last after it.
+
+    An operation has ``form`` (its row in :mod:`pytest_ddp.rank.operations.table`), ``name``,
+    ``group``, ``root``, ``tag``, ``site``, ``issuer`` and, until ``returned`` is over, ``tensors``,
+    ``nbytes``, ``given`` and ``process_group``. It is one object for all its events.
+
+    ``needs`` names what costs, and is there only while somebody needs it:
+    ``Needs.CPP`` for operations that C++ issues by itself, such as DDP's gradients;
+    ``Needs.ARGUMENTS`` for the arguments by torch's names, ``operation.given.get("async_op")``,
+    with which ``before`` is called at the operator instead of the method; ``Needs.USES`` for
+    ``passed_on`` and ``dropped``. An operator that a method of ``ProcessGroup`` or a functional
+    collective calls is the same operation; any other comes from C++.
+
+    ``operations.waits()`` returns what each thread waits for, by thread identifier, and takes no
+    lock.
     """
 
 

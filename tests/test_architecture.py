@@ -216,6 +216,50 @@ def _is_for_ranks(module: str) -> bool:
     return _room(module)[1].endswith(("extensions.compat", ".ranks"))
 
 
+_STREAM = "pytest_ddp.rank.operations."
+_LOOK = {"isinstance", "issubclass", "hasattr", "getattr", "cast"}
+_ISSUE_NOTHING = {"get_group_store"}
+"""Methods of a process group that others may wrap."""
+
+
+def test_only_the_stream_intercepts_operations() -> None:
+    assert not [
+        f"{module}:{line}: {text}"
+        for module, file in MODULES.items()
+        if module.startswith("pytest_ddp.") and not module.startswith(_STREAM)
+        for line, text in _interceptions(ast.parse(file.read_text()))
+    ]
+
+
+def _interceptions(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Kernels, and what may set attributes of ``ProcessGroup`` or ``Work``."""
+    for node in ast.walk(tree):
+        text = ast.unparse(node) if isinstance(node, ast.expr | ast.stmt) else ""
+        if isinstance(node, ast.Attribute | ast.Name) and text.endswith("Library"):
+            yield node.lineno, text
+        elif isinstance(node, ast.Assign):
+            if any(re.search(r"\b(ProcessGroup|Work)\.\w+$", ast.unparse(t)) for t in node.targets):
+                yield node.lineno, text
+            elif re.search(r"\b(ProcessGroup|Work)$", ast.unparse(node.value)):
+                yield node.lineno, text  # another name for it
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) not in _LOOK:
+            given = [ast.unparse(argument) for argument in node.args]
+            passed = any(re.search(r"\b(ProcessGroup|Work)$", one) for one in given)
+            if passed and not any(one.strip("'") in _ISSUE_NOTHING for one in given):
+                yield node.lineno, text
+
+
+def test_interceptions_are_recognised() -> None:
+    for text in (
+        "torch.library.Library('c10d', 'IMPL')",
+        "dist.ProcessGroup.allreduce = mine",
+        "setattr(dist.ProcessGroup, name, mine)",
+        "self._put(dist.Work, 'wait', mine)",
+        "work: Any = dist.Work\nwork_type = dist.Work",
+    ):
+        assert [*_interceptions(ast.parse(text))], text
+
+
 def test_controller_imports_no_torch() -> None:
     assert not [
         f"{module} imports {name} through {reached}"

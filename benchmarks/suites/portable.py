@@ -39,7 +39,7 @@ def test_cost(ddp):
     # In turns, since the machine's pace changes.
     for _ in range(BLOCKS):
         measure(found["without"])
-        watch = OperationWatch(Production("nccl"), detectors())
+        watch = OperationWatch(Production("nccl"), detectors(default_group_was_used=False))
         watch.start()
         measure(found["with"])
         watch.stop()

@@ -240,7 +240,8 @@ class RankStatus:
     ``new_group #1 (ranks 0, 1)``. Or the start of the test, if other ranks are not ready yet; or
     ``beside``, if the main thread waits for another thread."""
     beside: str = ""
-    """Operations of other threads: ``barrier #1 of the default group in thread asyncio_0``."""
+    """Operations of other threads: ``barrier #1 of the default group in thread asyncio_0``; or why
+    an extension holds the main thread on purpose, in its words."""
     handled: Handled | None = None
     """The exception that the main thread handles, or one for which it waits."""
     backwards: int = 0

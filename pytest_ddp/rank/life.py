@@ -12,12 +12,13 @@ from pytest_ddp.protocol.host_messages import StartRank
 from pytest_ddp.rank.cleanup import leftovers, seeding
 from pytest_ddp.rank.environment import RankEnvironment
 from pytest_ddp.rank.exits import crash_stacks
-from pytest_ddp.rank.groups import connections, functional, torch_state
+from pytest_ddp.rank.groups import connections, torch_state
 from pytest_ddp.rank.groups.env_rendezvous import EnvRendezvous
 from pytest_ddp.rank.hooks import output, stand_ins
 from pytest_ddp.rank.hooks.log_handlers import LiveLogs
 from pytest_ddp.rank.hooks.rank_coverage import RankCoverage
 from pytest_ddp.rank.link import Link
+from pytest_ddp.rank.operations import kernels
 from pytest_ddp.rank.runner import Runner
 from pytest_ddp.rank.startup.collection import Collection
 from pytest_ddp.rank.startup.user_code import UserCode
@@ -69,23 +70,26 @@ def live(
         # Opened by path above; the test must not find descriptors that are not its own.
         for descriptor in (*files[:4], *streams):
             os.close(descriptor)
-        made.group.journal.root = f"{session.config.rootpath}/"
+        operations = made.group.journal.operations
+        operations.describer.root = f"{session.config.rootpath}/"
         # Before user code is loaded, so that what it makes is observed.
         landmarks.install(made.lifecycle)
         torch_state.watch()
-        functional.watch(made.group.journal)
+        kernels.watch_functional(operations)
         measuring = None if order.measured is None else RankCoverage(order.measured)
         rendezvous = EnvRendezvous()
         rendezvous.begin(listening, serve_now=order.serve_store)
         stand_ins.reporter_stand_in(session.config)
         own.load(session)
-        link = Link(channel, made.side_channel, made.surveyor, made.page, rendezvous)
+        link = Link(channel, made.side_channel, made.surveyor, made.page, rendezvous, operations)
+        operations.report = link.warn
         meets = connections.begin(order.folder, lambda: link.test)
-        made.group.journal.on_new_group.append(meets.mark)
+        operations.on_new_group.append(meets.mark)
         stand_ins.junit_stand_in(session.config, link.send)
         session.config.hook.pytest_ddp_rank_begins(
             config=session.config, announce_end=link.announce_end
         )
+        session.config.hook.pytest_ddp_operations(operations=operations)
         if measuring is not None:
             link.save, measuring.tell = measuring.save, link.warn
             session.config.pluginmanager.register(measuring)

@@ -33,6 +33,7 @@ from pytest_ddp.protocol.status_page import SEEN, StatusPage, cut_off
 from pytest_ddp.rank.exits import crash_stacks
 from pytest_ddp.rank.groups.env_rendezvous import EnvRendezvous
 from pytest_ddp.rank.groups.side_channel import SideChannel
+from pytest_ddp.rank.operations.stream import Operations
 from pytest_ddp.rank.status.status_reporter import StatusReporter
 from pytest_ddp.system.stdlib import os, queue, select, signal, threading
 
@@ -54,7 +55,9 @@ class Link:
         surveyor: StatusReporter,
         page: StatusPage,
         rendezvous: EnvRendezvous,
+        operations: Operations,
     ) -> None:
+        self._operations = operations
         self._channel = channel
         self._rendezvous = rendezvous
         self._side_channel = side_channel
@@ -126,13 +129,14 @@ class Link:
         Raises:
             DdpError: the operation can never complete.
         """
-        number, replies = self._side_channel.arrive(operation), self._replies
-        self.send(Exchange(self.test, number, operation, source, payload))
-        # A reply to an operation that this test gave up may still be in the queue.
-        while (reply := replies.get()).number != number:
-            pass
-        if reply.error is not None:
-            raise DdpError(reply.error)
+        with self._operations.exchange(operation):
+            number, replies = self._side_channel.arrive(operation), self._replies
+            self.send(Exchange(self.test, number, operation, source, payload))
+            # A reply to an operation that this test gave up may still be in the queue.
+            while (reply := replies.get()).number != number:
+                pass
+            if reply.error is not None:
+                raise DdpError(reply.error)
         return reply.payloads
 
     def want_terminal(self) -> tuple[str | None, list[int]]:

@@ -168,7 +168,7 @@ class Runner:
         ask = TerminalAccess(link.want_terminal, link.leave_terminal)
         history = os.path.join(place.folder, "pdb-history") if place.folder else ""
         where = PromptPlace(place.rank, place.world.world_size)
-        return RankDebugger(self._config, self._group.journal, ask, where, history)
+        return RankDebugger(self._config, self._group.journal.operations, ask, where, history)
 
     def _serve(self) -> None:
         # Ends with the order to finish.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from typing import Any, TypeAlias
 from unittest import mock
 
@@ -23,20 +22,18 @@ from ddp_conformance.framework.history import Collective, without_ones
 from ddp_conformance.framework.places import call_site
 from ddp_conformance.framework.ranks import Ranks
 from ddp_conformance.framework.verdict import ranks_in_words
-from pytest_ddp.rank.groups import functional
-from pytest_ddp.rank.operations.table import BY_METHOD, BY_NAME, Form
+from pytest_ddp.rank.operations.operation import Issuer, Operation, PlannedTensor
+from pytest_ddp.rank.operations.process import operations_of_process
+from pytest_ddp.rank.operations.table import Form
 
 END = "no more collectives"
 """The announcement of a rank that has left the component's code."""
 
-COLLECTIVES = {
-    **{method: form for method, form in BY_METHOD.items() if not form.is_message},
-    "split_group": Form("split_group", "split_group", ("split_group",), ()),
-}
-"""Methods of ``ProcessGroup`` that all of its ranks call."""
-
 NEW_GROUP = "new_group"
 """All ranks must call it, members or not, unless ``use_local_synchronization`` is set."""
+
+SPLIT_GROUP = "split_group"
+"""All ranks of the group must call it."""
 
 Before: TypeAlias = Callable[[dist.ProcessGroup, str, str], None]
 """Called with the group, the operation and its description."""
@@ -125,31 +122,47 @@ def before_each(call: Before, after: After = _do_nothing) -> Iterator[None]:
 
     And ``after`` when this rank has started it, or come through if it does not start it alone.
 
-    All of ``torch.distributed`` calls the methods of ``ProcessGroup`` or operators of functional
+    All of ``torch.distributed`` issues by the methods of ``ProcessGroup`` or by functional
     collectives, as DTensors do, and every ``new_group``, whatever name it was imported by, calls
     ``_new_group_with_tag``.
     """
     with ExitStack() as patches:
-        for name, form in COLLECTIVES.items():
-            if hasattr(dist.ProcessGroup, name):
-                method = _announcing(call, after, name, form)
-                patches.enter_context(mock.patch.object(dist.ProcessGroup, name, method))
+        patches.callback(operations_of_process().subscribe(_Announcer(call, after)))
         making = _announcing_group(call, after)
         patches.enter_context(mock.patch.object(distributed_c10d, "_new_group_with_tag", making))
-        patches.enter_context(functional.observed(_noticing(call, after)))
+        if hasattr(dist.ProcessGroup, SPLIT_GROUP):
+            splitting = _announcing_split(call, after)
+            patches.enter_context(mock.patch.object(dist.ProcessGroup, SPLIT_GROUP, splitting))
         yield
 
 
-def _announcing(call: Before, after: After, name: str, form: Form) -> Callable[..., Any]:
-    original = getattr(dist.ProcessGroup, name)
+class _Announcer:
+    """Subscribes to the operations of this process."""
 
-    def announced(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
-        call(group, name, description(name, form, args, kwargs))
-        made = original(group, *args, **kwargs)
-        after(group)
-        return made
+    def __init__(self, call: Before, after: After) -> None:
+        self._call, self._after = call, after
 
-    return announced
+    def before(self, operation: Operation) -> BaseException | None:
+        if not _is_announced(operation):
+            return None
+        name, given = operation.called, operation.given
+        assert given is not None
+        what = description(name, operation.form, given.args, given.kwargs)
+        try:
+            self._call(operation.process_group, name, what)
+        except BaseException as error:
+            # The component's own call raises it.
+            return error
+        return None
+
+    def returned(self, operation: Operation, work: Any, error: BaseException | None) -> None:
+        if error is None and _is_announced(operation):
+            self._after(operation.process_group)
+
+
+def _is_announced(operation: Operation) -> bool:
+    is_called = operation.issuer in (Issuer.PYTHON, Issuer.FUNCTIONAL)
+    return is_called and not operation.form.is_message
 
 
 def _announcing_group(call: Before, after: After) -> Callable[..., Any]:
@@ -167,15 +180,16 @@ def _announcing_group(call: Before, after: After) -> Callable[..., Any]:
     return announced
 
 
-def _noticing(call: Before, after: After) -> functional.Notice:
-    def noticed(
-        group: dist.ProcessGroup, operation: str, args: tuple[Any, ...]
-    ) -> Callable[[], None]:
-        form = BY_NAME[operation]
-        call(group, form.methods[0], description(form.methods[0], form, args, {}))
-        return partial(after, group)
+def _announcing_split(call: Before, after: After) -> Callable[..., Any]:
+    original: Any = dist.ProcessGroup.split_group
 
-    return noticed
+    def announced(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
+        call(group, SPLIT_GROUP, SPLIT_GROUP)
+        made = original(group, *args, **kwargs)
+        after(group)
+        return made
+
+    return announced
 
 
 def description(name: str, form: Form, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
@@ -207,5 +221,5 @@ def _root(given: Sequence[Any]) -> int:
     return next((root for root in roots if isinstance(root, int)), 0)
 
 
-def _shape(tensor: Tensor | functional.PlannedTensor) -> str:
+def _shape(tensor: Tensor | PlannedTensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

@@ -30,7 +30,9 @@ from ddp_conformance.launched.rank_devices import join, leave
 from ddp_conformance.model.history import Coded, Reduced, SteppedWith
 from ddp_conformance.model.steps import around_backward, demand_no_fsdp1, keep
 from ddp_conformance.model.subjects import Trainee
-from pytest_ddp.extensions.comms.observer import OperatorCall, observe
+from pytest_ddp.rank.operations.operation import Operation
+from pytest_ddp.rank.operations.process import operations_of_process
+from pytest_ddp.rank.operations.stream import Needs
 
 SPACING = 2.0**-19
 """Between codes, which are 1 + SPACING, 1 + 2 * SPACING, …, times a power of two."""
@@ -44,7 +46,6 @@ SCALE = 2.0**-10
 
 _RED_OP_TYPES: Any = dist.ReduceOp.RedOpType
 _SUMS = {int(_RED_OP_TYPES.__members__[name]) for name in ("SUM", "AVG", "PREMUL_SUM")}
-_REDUCING = {"all_reduce", "reduce", "reduce_scatter"}
 _CODED = (torch.float32, torch.float64)
 
 
@@ -113,7 +114,8 @@ class Coder:
                 module.register_forward_pre_hook(self._gathered(name))
         around_backward(self._backward)
         register_optimizer_step_pre_hook(self._about_to_step)
-        self._end = observe(self._notice)
+        needs = Needs.CPP | Needs.ARGUMENTS
+        self._end = operations_of_process().subscribe(self, needs)
 
     def close(self) -> None:
         """See no more operations."""
@@ -185,17 +187,15 @@ class Coder:
 
     # ------------------------------------------------------------------ where they are
 
-    def _notice(self, call: OperatorCall) -> None:
-        reduce_op = call.places.reduce_op
-        if (
-            call.form.operation in _REDUCING
-            and self._is_source
-            and (reduce_op is None or call.args[reduce_op].op() in _SUMS)
-        ):
-            coded = (one for one in call.tensors if one.dtype in _CODED)
+    def before(self, operation: Operation) -> None:
+        """Look for codes in what is about to be reduced."""
+        if operation.form.reduces and operation.given is not None and self._is_source:
+            if operation.given.get("reduce_op").op() not in _SUMS:
+                return
+            coded = (one for one in operation.tensors if one.dtype in _CODED)
             numbers = [number for one in coded for number in elements_of(one)]
             if numbers:
-                members = tuple(dist.get_process_group_ranks(call.group))
+                members = tuple(dist.get_process_group_ranks(operation.process_group))
                 found = tuple(self._by_name(numbers))
                 self._journal.add(
                     Reduced(self._rank, self._step, members, found, self._place, call_site())

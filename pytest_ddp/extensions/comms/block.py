@@ -14,13 +14,14 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from pytest_ddp.extensions.comms import stack
 from pytest_ddp.extensions.comms.modules import Modules, is_in_backward
-from pytest_ddp.extensions.comms.observer import OperatorCall, observe
 from pytest_ddp.extensions.comms.records import Communication, Entry, Moment, Record, unknown_group
 from pytest_ddp.extensions.comms.snapshot import lines_of
 from pytest_ddp.extensions.comms.snapshot_files import compare
 from pytest_ddp.rank.groups.backends import promises_of
-from pytest_ddp.rank.operations.operation import name_of
-from pytest_ddp.rank.operations.origins import user_frame
+from pytest_ddp.rank.operations.operation import Issuer, Operation, name_of
+from pytest_ddp.rank.operations.origins import outside, user_frame
+from pytest_ddp.rank.operations.process import operations_of_process
+from pytest_ddp.rank.operations.stream import Needs
 from pytest_ddp.rank.operations.table import Form
 from pytest_ddp.rank.status.uncompiled import hide_own_frames_now
 from pytest_ddp.system.stdlib import threading
@@ -46,6 +47,13 @@ def reduction_of(reduce_op: Any) -> str | None:
     """
     op = getattr(reduce_op, "op", None)
     return None if op is None else _REDUCE_OPS.get(op())
+
+
+class _BlockEvents(NamedTuple):
+    """What subscribes: a block has no public methods for it."""
+
+    before: Callable[[Operation], None]
+    returned: Callable[[Operation, Any, BaseException | None], None]
 
 
 class _Group(NamedTuple):
@@ -97,6 +105,8 @@ class Comms(Communication):
         self._observed: Counter[str] = Counter()
         self._running: Counter[str] = Counter()
         """Operations that have begun and not returned, by group."""
+        self._numbers: dict[int, int | None] = {}
+        """The group's number when each of them began, by ``id``."""
         self._lock = threading.Lock()
         self._call: tuple[object, ...] = ()
         self._progress = 0
@@ -122,7 +132,10 @@ class Comms(Communication):
         self._frame, self.opened_at = frame, place
         # Numbers after the kernels: what another thread issues in between is counted twice then,
         # and not missed.
-        self._end = observe(self._notice)
+        needs = Needs.CPP | Needs.ARGUMENTS
+        self._end = operations_of_process().subscribe(
+            _BlockEvents(self._begins, self._returned), needs
+        )
         self._before = dict(_numbers())
         _open = self
         used.append(self)
@@ -196,10 +209,13 @@ class Comms(Communication):
         entries = (one if isinstance(one, Moment) else self._record(one) for one in [*self._seen])
         return [entry for entry in entries if entry.step > self._warmup or not self._warmup]
 
-    def _notice(self, call: OperatorCall) -> Callable[[], None]:
-        form, places, args, tensors, group = call
-        name = group.group_name
-        context = stack.read(_getframe(2), self._frame)
+    def _begins(self, operation: Operation) -> None:
+        if operation.issuer is Issuer.FIXTURE or operation.given is None:
+            return
+        form, name, group = operation.form, operation.group, operation.process_group
+        given, tensors = operation.given, operation.tensors
+        is_python = operation.issuer is Issuer.PYTHON
+        context = stack.read(outside(_getframe(1)), self._frame, is_python=is_python)
         if not (context.objects and self._goes_on(context)):
             if name not in self._groups:
                 self._groups[name] = described(group)
@@ -207,7 +223,6 @@ class Comms(Communication):
             bucket = None
             if in_backward and context.is_bucket and form.operation == "all_reduce":
                 bucket = self._modules.take_bucket(tensors[0].numel(), tensors[0].dtype)
-            place = places.async_op
             fields = (
                 form,
                 context,
@@ -215,10 +230,10 @@ class Comms(Communication):
                 len(tensors),
                 *_extent(tensors),
                 tensors[0].dtype if tensors else None,
-                None if places.reduce_op is None else args[places.reduce_op],
-                None if places.root is None else args[places.root],
-                None if places.peer is None else args[places.peer],
-                place is not None and (len(args) <= place or args[place]),
+                given.get("reduce_op"),
+                given.get("root_rank"),
+                given.get("dst", given.get("src")),
+                "async_op" in given.names and given.get("async_op", True),
                 self._modules.steps,
                 in_backward,
                 self._modules.in_backward if in_backward else None,
@@ -226,20 +241,23 @@ class Comms(Communication):
             )
             self._seen.append(_new_seen(_Seen, fields))
 
-        with self._lock:
-            self._running[name] += 1
         try:
             number = group._get_sequence_number_for_group()
         except RuntimeError:  # a backend without numbers
             number = None
+        with self._lock:
+            self._running[name] += 1
+            self._numbers[id(operation)] = number
 
-        def ended() -> None:
-            with self._lock:
-                self._running[name] -= 1
-                if number is not None:
-                    self._observed[name] += group._get_sequence_number_for_group() - number
-
-        return ended
+    def _returned(self, operation: Operation, work: Any, error: BaseException | None) -> None:
+        if operation.issuer is Issuer.FIXTURE:
+            return
+        name, group = operation.group, operation.process_group
+        with self._lock:
+            self._running[name] -= 1
+            number = self._numbers.pop(id(operation))
+            if number is not None:
+                self._observed[name] += group._get_sequence_number_for_group() - number
 
     def _goes_on(self, context: stack.Context) -> bool:
         """Whether a collective of objects goes on that has been recorded."""
@@ -311,7 +329,7 @@ def _form(form: Form, issuer: str) -> str:
     return f"c++.{form.name}" if issuer == "c++" else issuer or form.name
 
 
-def _extent(tensors: tuple[torch.Tensor, ...]) -> tuple[int, int]:
+def _extent(tensors: tuple[Any, ...]) -> tuple[int, int]:
     """Elements and bytes."""
     if len(tensors) == 1:
         return tensors[0].numel(), tensors[0].nbytes

@@ -12,7 +12,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.modules import module as module_file
 
 from pytest_ddp.extensions.comms.cpu_forms import CPU_FORMS, OBJECTS
-from pytest_ddp.rank.groups import functional, journal
+from pytest_ddp.rank.operations import kernels, stream
 from pytest_ddp.rank.operations.operation import Site
 from pytest_ddp.rank.operations.origins import user_frame_of
 from pytest_ddp.system.stdlib import os
@@ -24,10 +24,10 @@ _MODULE = str(module_file.__file__)
 _HOOKS = str(default_hooks.__file__)
 _OPS = _TORCH + "_ops.py"
 _FUNCTIONAL = {
-    *(_OPS, _TORCH + "_library/autograd.py", str(functional.__file__)),
+    *(_OPS, _TORCH + "_library/autograd.py", str(kernels.__file__), str(stream.__file__)),
     _DISTRIBUTED + "_functional_collectives.py",
 }
-"""Files between a functional collective and its caller; one of them notes it for the journal."""
+"""Files between a functional collective and its caller; those of the stream announce it."""
 _WAITS_FOR = {"isend": "send", "irecv": "recv"}
 """Functions of torch that others call and wait for."""
 _ON_CPU = {(_DISTRIBUTED + branch.file, branch.function): branch.forms for branch in CPU_FORMS}
@@ -57,13 +57,15 @@ class Context(NamedTuple):
     site: Site | None
 
 
-def read(frame: FrameType | None, last: FrameType | None) -> Context:
+def read(frame: FrameType | None, last: FrameType | None, *, is_python: bool) -> Context:
     """Read a stack, from the innermost frame to ``last``, if that is on it.
+
+    ``is_python``: whether a method of ``ProcessGroup`` has called the operator.
 
     Locals are read of torch's own frames alone: those of a user's frame would stay alive with it.
     It takes a microsecond a frame, most of which are in files that say nothing.
     """
-    issuer = "c++" if frame is None else _issuer(frame)
+    issuer = "" if is_python else "c++" if frame is None else _issuer(frame)
     frames: list[FrameType] = []
     running = hooking = serving = objects = None
     cpu_forms: frozenset[str] = frozenset()
@@ -158,7 +160,7 @@ def _issuer(frame: FrameType) -> str:
     if file == _OPS:
         operator = frame.f_locals.get("self")
         return "functional." + getattr(operator, "_opname", "").rstrip("_")
-    return "" if file in (_C10D, journal.__file__) else "c++"
+    return "c++"
 
 
 def _of_group(names: dict[str, Any]) -> Any:

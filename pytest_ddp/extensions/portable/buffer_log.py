@@ -17,10 +17,11 @@ from pytest_ddp.extensions.portable.buffers import (
     uses_of,
 )
 from pytest_ddp.extensions.portable.differences import DIFFERENCES, finding_of
-from pytest_ddp.extensions.portable.events import Detector, Given, Handle, IssuedOperation
+from pytest_ddp.extensions.portable.events import Detector, Handle, IssuedOperation
 from pytest_ddp.extensions.portable.finding import Finding
 from pytest_ddp.extensions.portable.touches import TouchMode
 from pytest_ddp.extensions.portable.unspecified import Unspecified
+from pytest_ddp.rank.operations.operation import Given
 from pytest_ddp.rank.operations.origins import user_frame
 from pytest_ddp.system.stdlib import threading
 

@@ -27,8 +27,9 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_ddp.extensions.comms.block import reduction_of
-from pytest_ddp.extensions.portable.events import Given, Group, Handle, IssuedOperation
+from pytest_ddp.extensions.portable.events import Group, Handle, IssuedOperation
 from pytest_ddp.extensions.portable.extents import Extent, checksum_of, extent_of, overlap
+from pytest_ddp.rank.operations.operation import Given
 from pytest_ddp.rank.operations.table import TABLE
 from pytest_ddp.system.stdlib import threading
 

@@ -18,9 +18,10 @@ from pytest_ddp.extensions.portable.differences import (
     Difference,
     finding_of,
 )
-from pytest_ddp.extensions.portable.events import Detector, Given, IssuedOperation
+from pytest_ddp.extensions.portable.events import Detector, IssuedOperation
 from pytest_ddp.extensions.portable.first_batches import FirstOperation
 from pytest_ddp.extensions.portable.point_to_point import Message
+from pytest_ddp.rank.operations.operation import Given
 
 _KEPT = 50_000
 """Messages at most; of a rank with more, none are judged."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from pytest_ddp.rank.operations.operation import Site
+from pytest_ddp.rank.operations.operation import Given, Site
 from pytest_ddp.rank.operations.table import Form
 
 
@@ -33,18 +33,6 @@ class Group(NamedTuple):
     def key(self) -> str:
         """The same on all its members, and no other group's."""
         return f"{self.name}#{self.made}"
-
-
-class Given(NamedTuple):
-    """The arguments of an operator."""
-
-    names: Mapping[str, int]
-    args: tuple[Any, ...]
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """By torch's name for it; a call may leave out the last ones."""
-        place = self.names.get(name)
-        return default if place is None or place >= len(self.args) else self.args[place]
 
 
 @dataclass(slots=True, eq=False)
@@ -115,11 +103,11 @@ class Detector:
     name: ClassVar[str]
     """The key of what it sends, and of its judge."""
 
-    def issued(self, operation: IssuedOperation, given: Given) -> Callable[[], None] | None:
-        """Before the operator runs; what is returned is called after it, also if it raises."""
+    def issued(self, operation: IssuedOperation, given: Given) -> None:
+        """Before the operator runs."""
 
     def received(self, handle: Handle) -> None:
-        """Python code gets the handle, after the operators of its operations have returned."""
+        """Python code gets the handle, after the operator of its operation has returned."""
 
     def waited(self, handle: Handle) -> None:
         """The operations are complete: a wait has returned, or ``is_completed`` gave True."""
@@ -128,7 +116,7 @@ class Detector:
         """The handle was given to a Future or to C++, where a wait for it is not seen."""
 
     def lost(self, handle: Handle) -> None:
-        """The handle is gone, on whichever thread; perhaps it was waited for, see ``used``."""
+        """The handle is gone without a wait, on whichever thread."""
 
     def ended(self) -> Any:
         """JSON-able data for the judge; None for none."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 from sys import _getframe
 from typing import Any
 
-from pytest_ddp.extensions.portable.events import Detector, Given, Handle, IssuedOperation
+from pytest_ddp.extensions.portable.events import Detector, Handle, IssuedOperation
 from pytest_ddp.extensions.portable.finding import Finding
 from pytest_ddp.rank.groups.torch_state import unwaited
+from pytest_ddp.rank.operations.operation import Given
 from pytest_ddp.rank.operations.origins import user_frame
 
 _KIND = "lost handle"

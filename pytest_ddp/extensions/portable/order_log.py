@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_ddp.extensions.portable.events import Detector, Given, Handle, IssuedOperation
+from pytest_ddp.extensions.portable.events import Detector, Handle, IssuedOperation
+from pytest_ddp.rank.operations.operation import Given
 from pytest_ddp.system.stdlib import threading
 
 _KEPT = 50_000

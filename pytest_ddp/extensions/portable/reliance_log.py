@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_ddp.extensions.portable.events import Detector, Given, Handle, IssuedOperation
+from pytest_ddp.extensions.portable.events import Detector, Handle, IssuedOperation
 from pytest_ddp.extensions.portable.order_log import match_key_of
+from pytest_ddp.rank.operations.operation import Given
 from pytest_ddp.system.stdlib import threading
 
 _KEPT = 50_000

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _python_dispatch as modes
 
-from pytest_ddp.extensions.portable import watch
 from pytest_ddp.extensions.portable.buffers import Buffers, each_tensor
 from pytest_ddp.extensions.portable.unspecified import Part, Unspecified
-from pytest_ddp.rank.groups import journal
+from pytest_ddp.rank.operations import methods
 from pytest_ddp.rank.operations.origins import user_frame
 from pytest_ddp.system.stdlib import threading
 
@@ -34,7 +33,7 @@ def _top() -> Any:
 
 
 _TORCH = str(torch.__file__).rpartition("/")[0] + "/"
-_WAITING = frozenset({str(journal.__file__), str(watch.__file__)})
+_WAITING = frozenset({str(methods.__file__)})
 """Files with the wrappers of ``Work.wait``, in which gloo calls operators for its results."""
 
 

@@ -1,15 +1,9 @@
-"""The events of a test in a rank: operators from the observer, handles from torch's Python.
-
-A kernel of the observer gets another object for a ``Work`` than Python code does. So the methods of
-``ProcessGroup`` and ``Work`` are wrapped, on top of the journal's wrappers, from the begin of a
-watched test to its end.
-"""
+"""The events of a test in a rank: a subscriber of the stream that calls the detectors."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import weakref
 from collections.abc import Callable, Iterable
 from sys import _getframe
 from types import FrameType
@@ -21,32 +15,22 @@ from torch.distributed import distributed_c10d
 
 from pytest_ddp.extensions.comms import stack
 from pytest_ddp.extensions.comms.block import described
-from pytest_ddp.extensions.comms.observer import OperatorCall, observe
-from pytest_ddp.extensions.portable.events import Detector, Given, Group, Handle, IssuedOperation
+from pytest_ddp.extensions.portable.events import Detector, Group, Handle, IssuedOperation
 from pytest_ddp.extensions.portable.options import Production
-from pytest_ddp.rank.operations.origins import called_by_user
-from pytest_ddp.rank.operations.table import BY_METHOD
+from pytest_ddp.rank.operations.operation import Issuer, Operation
+from pytest_ddp.rank.operations.origins import called_by_user, outside
+from pytest_ddp.rank.operations.process import operations_of_process
+from pytest_ddp.rank.operations.stream import Needs
 from pytest_ddp.rank.status.landmarks import TransparentWrapper
 from pytest_ddp.rank.status.uncompiled import hide_own_frames_now
 from pytest_ddp.system.stdlib import threading
 
-_COMPLETES = frozenset({"wait", "synchronize", "result"})
-_USES = _COMPLETES | {
-    *("get_future", "get_future_result", "block_current_stream", "boxed"),
-    *("exception", "is_success", "is_completed"),
-}
-"""Methods of a ``Work`` that wait for it, or that pass it on to where a wait is not seen."""
 _ON_HOST = frozenset({"barrier"})
 """Operations without a tensor, which torch sends by the CPU's backend where there is one."""
 _MAKER = "_new_process_group_helper"
 _waits_by_tensor: Callable[[], bool] = getattr(
     _distributed_c10d, "_allow_inflight_collective_as_graph_input", bool
 )
-
-
-class _Local(threading.local):
-    issued: list[IssuedOperation] | None = None
-    """What this thread issues in the call of a method of ``ProcessGroup`` that is running."""
 
 
 class OperationWatch:
@@ -56,22 +40,22 @@ class OperationWatch:
         self._production = production
         self._detectors = tuple(detectors)
         self._groups: dict[str, Group] = {}
-        self._local = _Local()
         self._made: dict[str, tuple[int, str | None]] = {}
         """Which of its name a group is, and the backend that its maker named, by its name."""
         self._numbers = itertools.count(1)
-        self._handles: dict[int, tuple[weakref.ref[Any], Handle]] = {}
+        self._issued: dict[Operation, IssuedOperation] = {}
+        """Those whose issue has not returned."""
+        self._handles: dict[Operation, Handle] = {}
         self._undo = contextlib.ExitStack()
 
     def start(self) -> None:
-        for method in BY_METHOD:
-            self._wrap_issuing(method)
-        for method in _USES:
-            self._wrap_using(method)
         maker = getattr(distributed_c10d, _MAKER)
-        self._put(distributed_c10d, _MAKER, TransparentWrapper(maker, self._group_begins))
+        wrapper = TransparentWrapper(maker, self._group_begins)
+        setattr(distributed_c10d, _MAKER, wrapper)
+        self._undo.callback(setattr, distributed_c10d, _MAKER, maker)
         hide_own_frames_now()
-        self._undo.callback(observe(self._notice))
+        needs = Needs.CPP | Needs.ARGUMENTS | Needs.USES
+        self._undo.callback(operations_of_process().subscribe(self, needs))
 
     def stop(self) -> dict[str, Any]:
         """End it; returns what the detectors send, by their names."""
@@ -80,22 +64,17 @@ class OperationWatch:
         ended = {detector.name: detector.ended() for detector in self._detectors}
         return {name: sent for name, sent in ended.items() if sent is not None}
 
-    def _put(self, owner: Any, name: str, value: Any) -> None:
-        original = vars(owner).get(name)
-        setattr(owner, name, value)
-        if original is None:  # inherited
-            self._undo.callback(delattr, owner, name)
-        else:
-            self._undo.callback(setattr, owner, name, original)
+    # ------------------------------------------------------------------ operations
 
-    # ------------------------------------------------------------------ operators
-
-    def _notice(self, call: OperatorCall) -> Callable[[], None] | None:
-        form, places, args, _, raw = call
-        group = self._groups.get(raw.group_name) or self._group(raw)
-        origin = stack.origin_of(_getframe(2))
+    def before(self, operation: Operation) -> None:
+        given, raw = operation.given, operation.process_group
+        if operation.issuer is Issuer.FIXTURE or given is None:
+            return
+        form = operation.form
+        group = self._groups.get(operation.group) or self._group(raw)
+        origin = stack.origin_of(outside(_getframe(1)))
         on_host = bool(origin.objects) or form.operation in _ON_HOST
-        operation = IssuedOperation(
+        issued = IssuedOperation(
             next(self._numbers),
             form,
             group,
@@ -105,18 +84,47 @@ class OperationWatch:
             origin.objects,
             origin.batch,
             origin.functional,
-            None if places.root is None else args[places.root],
-            None if places.peer is None else args[places.peer],
+            given.get("root_rank"),
+            given.get("dst", given.get("src")),
             0,
         )
-        given = Given(places.names, args)
-        if form.operation in ("send", "recv"):
-            operation.tag = given.get("tag", 0)
-            operation.peer = -1 if operation.peer is None else operation.peer
-        if self._local.issued is not None:
-            self._local.issued.append(operation)
-        ends = [detector.issued(operation, given) for detector in self._detectors]
-        return _all_of([end for end in ends if end is not None])
+        if form.is_message:
+            issued.tag = given.get("tag", 0)
+            issued.peer = -1 if issued.peer is None else issued.peer
+        self._issued[operation] = issued
+        for detector in self._detectors:
+            detector.issued(issued, given)
+
+    def returned(self, operation: Operation, work: Any, error: BaseException | None) -> None:
+        issued = self._issued.pop(operation, None)
+        # The waits of a class in Python are not seen.
+        if issued is None or work is None or type(work).wait is not dist.Work.wait:
+            return
+        handle = Handle([issued], is_users=called_by_user(_getframe(1)))
+        # Then torch's wait_tensor takes the tensor, and the handle is not needed.
+        handle.used = _waits_by_tensor()
+        self._handles[operation] = handle
+        for detector in self._detectors:
+            detector.received(handle)
+
+    def waited(self, operation: Operation, error: BaseException | None) -> None:
+        if (handle := self._handles.get(operation)) is not None:
+            handle.used = True
+            for detector in () if error else self._detectors:
+                detector.waited(handle)
+
+    def passed_on(self, operation: Operation) -> None:
+        if (handle := self._handles.get(operation)) is not None:
+            handle.used = True
+            for detector in self._detectors:
+                detector.passed_on(handle)
+
+    def dropped(self, operation: Operation) -> None:
+        if (handle := self._handles.pop(operation, None)) is not None:
+            for detector in self._detectors:
+                detector.lost(handle)
+
+    # ------------------------------------------------------------------ groups
 
     def _group(self, raw: Any) -> Group:
         name = raw.group_name
@@ -143,75 +151,3 @@ class OperationWatch:
         which, _ = self._made.get(name, (0, None))
         self._made[name] = which + 1, None if explicit is None else str(explicit).lower()
         self._groups.pop(name, None)
-
-    # ------------------------------------------------------------------ handles
-
-    def _wrap_issuing(self, method: str) -> None:
-        original = getattr(dist.ProcessGroup, method, None)
-        if original is None:  # missing in an older or newer torch
-            return
-
-        def watched(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
-            outer = self._local.issued
-            mine: list[IssuedOperation] = []
-            self._local.issued = mine
-            try:
-                work = original(group, *args, **kwargs)
-            finally:
-                self._local.issued = outer
-            if work is not None and mine:
-                self._received(work, mine, is_users=called_by_user(_getframe(1)))
-            return work
-
-        self._put(dist.ProcessGroup, method, watched)
-
-    def _received(self, work: Any, operations: list[IssuedOperation], *, is_users: bool) -> None:
-        if type(work).wait is not dist.Work.wait:  # a class in Python: its waits are not seen
-            return
-        handle, key = Handle(operations, is_users=is_users), id(work)
-        # Then torch's wait_tensor takes the tensor, and the handle is not needed.
-        handle.used = _waits_by_tensor()
-
-        def gone(reference: weakref.ref[Any]) -> None:
-            # By now another work may have the number.
-            if self._handles.get(key, (None,))[0] is reference:
-                del self._handles[key]
-                for detector in self._detectors:
-                    detector.lost(handle)
-
-        self._handles[key] = weakref.ref(work, gone), handle
-        for detector in self._detectors:
-            detector.received(handle)
-
-    def _wrap_using(self, method: str) -> None:
-        original: Any = getattr(dist.Work, method, None)
-        if original is None:
-            return
-
-        def used(work: dist.Work, *args: Any, **kwargs: Any) -> Any:
-            reference, handle = self._handles.get(id(work), (None, None))
-            if handle is None or reference is None or reference() is not work:
-                return original(work, *args, **kwargs)
-            handle.used |= method != "is_completed"
-            if method not in _COMPLETES and method != "is_completed":
-                for detector in self._detectors:
-                    detector.passed_on(handle)
-            result = original(work, *args, **kwargs)
-            if method in _COMPLETES or (method == "is_completed" and result):
-                handle.used = True
-                for detector in self._detectors:
-                    detector.waited(handle)
-            return result
-
-        self._put(dist.Work, method, used)
-
-
-def _all_of(ends: list[Callable[[], None]]) -> Callable[[], None] | None:
-    if len(ends) < 2:
-        return ends[0] if ends else None
-
-    def ended() -> None:
-        for end in ends:
-            end()
-
-    return ended

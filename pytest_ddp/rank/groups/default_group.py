@@ -264,7 +264,7 @@ class DefaultGroup:
         present = groups()
         return GroupUse(
             made=dict(self.journal.made),
-            operations=[self.journal.operations(group) for group in present],
+            operations=[self.journal.count(group) for group in present],
             held=[getrefcount(group) for group in present],
             stores=self._keys.uses,
         )
@@ -275,7 +275,7 @@ class DefaultGroup:
         return GroupCount(
             name=name,
             members=tuple(dist.get_process_group_ranks(group)),
-            collectives=self.journal.collectives(group) - self.journal.before(name),
+            collectives=self.journal.collectives(group) - self.journal.issued_before(name),
             what=self.journal.what.get(name, 0),
             where=self.journal.where.get(name, 0),
             failed=name in self.journal.failed,
@@ -303,7 +303,7 @@ class DefaultGroup:
     def dropped(self) -> Iterator[Dropped]:
         """Messages by gloo whose handle was gone before anything waited for it."""
         by_name = {name_of(group): group for group in groups()}
-        for call in self.journal.open.lost():
+        for call in self.journal.operations.works.lost():
             group = by_name.get(call.group)
             if group is not None and backends.matches_tags(group) and call.root is not None:
                 by_global = dist.distributed_c10d._world.pg_group_ranks[group]

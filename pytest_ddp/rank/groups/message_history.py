@@ -56,6 +56,7 @@ class MessageHistory:
         return self._order[:]
 
     def _number(self, call: Operation) -> int:
+        assert call.site is not None
         shape = Shape(call, threading.get_ident())
         ends, site = (call.name, call.group, call.root, call.tag), call.site
         # By the code's id: its hash is computed anew at each look-up. The shape keeps it alive.

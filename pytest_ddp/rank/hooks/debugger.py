@@ -19,7 +19,7 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 from pytest_ddp import fixture
 from pytest_ddp.fixture import DdpError
 from pytest_ddp.rank.groups.default_group import groups
-from pytest_ddp.rank.groups.journal import CallJournal
+from pytest_ddp.rank.operations.stream import Operations
 from pytest_ddp.rank.startup.pytest_config import DEBUG
 from pytest_ddp.system import editors
 from pytest_ddp.system.stdlib import os, threading
@@ -54,7 +54,7 @@ class RankDebugger:
     def __init__(
         self,
         config: pytest.Config,
-        journal: CallJournal,
+        operations: Operations,
         ask: TerminalAccess,
         place: PromptPlace,
         history: str,
@@ -62,7 +62,7 @@ class RankDebugger:
         """
         Args:
             config: of the rank's session.
-            journal: calls this object with each new process group.
+            operations: calls this object with each new process group.
             ask: how to get the terminal.
             place: for the prompt.
             history: file for the lines that users enter on any rank; empty for none.
@@ -80,7 +80,7 @@ class RankDebugger:
         self._timeouts: list[tuple[Any, timedelta]] = []
         self._lifting = threading.RLock()
         """Both the test and the thread of the link lift timeouts, often at the same time."""
-        journal.on_new_group.append(self._greet)
+        operations.on_new_group.append(self._greet)
         self._skipped: dict[tuple[str, int], int] = {}
         _patch_pdb(self)
         dist.breakpoint = self._breakpoint

@@ -89,7 +89,8 @@ _USER = _Origin.USER
 _PUBLIC = (
     "/distributed/distributed_c10d.py",
     "/distributed/c10d_logger.py",
-    "/pytest_ddp/rank/groups/journal.py",
+    "/pytest_ddp/rank/operations/methods.py",
+    "/pytest_ddp/rank/operations/stream.py",
     "/typing_extensions.py",
     "/ddp_conformance/lockstep/lockstep.py",
 )
@@ -124,6 +125,21 @@ class _Origins(dict[str, _Origin]):
 
 
 _origins = _Origins()
+
+
+_OWN_FOLDER = str(pytest_ddp.__file__).rpartition("/")[0] + "/rank/operations/"
+
+
+def is_of_stream(frame: FrameType) -> bool:
+    """Whether a frame is one that stands between torch's Python and C++, or calls subscribers."""
+    return frame.f_code.co_filename.startswith(_OWN_FOLDER)
+
+
+def outside(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame that is none of these, from a frame outwards."""
+    while frame is not None and is_of_stream(frame):
+        frame = frame.f_back
+    return frame
 
 
 def called_by_user(frame: FrameType | None) -> bool:

@@ -70,9 +70,10 @@ class Form(NamedTuple):
     nccl: tuple[str, ...] = ()
     """NCCL's words, in its own flight recorder."""
     needs: NeedRule = NeedRule.UNKNOWN
-    counted: str = ""
-    """The argument of the operator whose tensors are counted as communicated: the output of an
-    all_gather, the input of a reduce_scatter and an all_to_all, else the tensor."""
+    counted: int | None = None
+    """The argument of the method, and of the operator, whose tensors are counted as communicated:
+    the output of an all_gather, the input of a reduce_scatter and an all_to_all, else the tensor;
+    None for none."""
     reads: tuple[int, ...] = _NEITHER
     """Arguments of the operator that are only read."""
     writes: tuple[int, ...] = _NEITHER
@@ -95,249 +96,110 @@ class Form(NamedTuple):
         return self.needs is NeedRule.PEER
 
 
+# A row is read as a whole: not one name a line.
+# fmt: off
 TABLE = (
     Form(
-        "all_reduce",
-        "all_reduce",
-        ("allreduce",),
-        ("allreduce_",),
-        ("all_reduce", "all_reduce_"),
-        ("all_reduce", "sparse_all_reduce"),
-        ("all_reduce",),
-        NeedRule.ALL_WITH_DATA,
-        "tensors",
-        writes=_FIRST,
-        reduces=True,
-        size=0,
-        shape=0,
-        contradicts=True,
+        "all_reduce", "all_reduce", ("allreduce",), ("allreduce_",),
+        functional=("all_reduce", "all_reduce_"), recorded=("all_reduce", "sparse_all_reduce"),
+        nccl=("all_reduce",), needs=NeedRule.ALL_WITH_DATA, counted=0, writes=_FIRST,
+        reduces=True, size=0, shape=0, contradicts=True
     ),
     Form(
-        "all_reduce_coalesced",
-        "all_reduce",
-        ("allreduce_coalesced",),
-        ("allreduce_coalesced_",),
-        ("all_reduce_coalesced", "all_reduce_coalesced_"),
-        nccl=("allreduce_coalesced",),
-        counted="tensors",
-        writes=_FIRST,
-        reduces=True,
-        shape=0,
-        transfer=Transfer.SAME_FOR_ALL,
+        "all_reduce_coalesced", "all_reduce", ("allreduce_coalesced",), ("allreduce_coalesced_",),
+        functional=("all_reduce_coalesced", "all_reduce_coalesced_"),
+        nccl=("allreduce_coalesced",), counted=0, writes=_FIRST, reduces=True, shape=0,
+        transfer=Transfer.SAME_FOR_ALL
     ),
     Form(
-        "reduce_scatter",
-        "reduce_scatter",
-        ("reduce_scatter",),
-        ("reduce_scatter_",),
-        recorded=("reduce_scatter", "_reduce_scatter_base"),
-        nccl=("reduce_scatter",),
-        needs=NeedRule.ALL_WITH_DATA,
-        counted="input_tensors",
-        reads=_SECOND,
-        writes=_FIRST,
-        reduces=True,
-        transfer=Transfer.SCATTERED,
+        "reduce_scatter", "reduce_scatter", ("reduce_scatter",), ("reduce_scatter_",),
+        recorded=("reduce_scatter", "_reduce_scatter_base"), nccl=("reduce_scatter",),
+        needs=NeedRule.ALL_WITH_DATA, counted=1, reads=_SECOND, writes=_FIRST, reduces=True,
+        transfer=Transfer.SCATTERED
     ),
     Form(
-        "reduce_scatter_tensor",
-        "reduce_scatter",
-        ("_reduce_scatter_base", "reduce_scatter_single"),
-        ("_reduce_scatter_base_",),
-        ("reduce_scatter_tensor",),
-        nccl=("_reduce_scatter_base",),
-        counted="input_tensor",
-        reads=_SECOND,
-        writes=_FIRST,
-        reduces=True,
-        size=0,
-        shape=0,
+        "reduce_scatter_tensor", "reduce_scatter",
+        ("_reduce_scatter_base", "reduce_scatter_single"), ("_reduce_scatter_base_",),
+        functional=("reduce_scatter_tensor",), nccl=("_reduce_scatter_base",), counted=1,
+        reads=_SECOND, writes=_FIRST, reduces=True, size=0, shape=0
     ),
     Form(
-        "reduce_scatter_tensor_coalesced",
-        "reduce_scatter",
+        "reduce_scatter_tensor_coalesced", "reduce_scatter",
         ("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced"),
-        ("reduce_scatter_tensor_coalesced_",),
-        ("reduce_scatter_tensor_coalesced",),
-        nccl=("reduce_scatter_tensor_coalesced",),
-        counted="inputs",
-        reads=_SECOND,
-        writes=_FIRST,
-        reduces=True,
-        shape=0,
-        transfer=Transfer.SAME_FOR_ALL,
+        ("reduce_scatter_tensor_coalesced_",), functional=("reduce_scatter_tensor_coalesced",),
+        nccl=("reduce_scatter_tensor_coalesced",), counted=1, reads=_SECOND, writes=_FIRST,
+        reduces=True, shape=0, transfer=Transfer.SAME_FOR_ALL
     ),
     Form(
-        "all_gather",
-        "all_gather",
-        ("allgather",),
-        ("allgather_",),
-        recorded=("all_gather",),
-        nccl=("all_gather",),
-        needs=NeedRule.ALL_WITH_DATA,
-        counted="output_tensors",
-        reads=_SECOND,
-        writes=_FIRST,
-        shape=1,
-        transfer=Transfer.GATHERED,
+        "all_gather", "all_gather", ("allgather",), ("allgather_",), recorded=("all_gather",),
+        nccl=("all_gather",), needs=NeedRule.ALL_WITH_DATA, counted=0, reads=_SECOND,
+        writes=_FIRST, shape=1, transfer=Transfer.GATHERED
     ),
     Form(
-        "all_gather_into_tensor",
-        "all_gather",
-        ("_allgather_base", "all_gather_single"),
-        ("_allgather_base_",),
-        ("all_gather_into_tensor",),
-        ("_allgather_base",),
-        ("_all_gather_base",),
-        NeedRule.ALL_WITH_DATA,
-        "output_tensor",
-        reads=_SECOND,
-        writes=_FIRST,
-        size=1,
-        shape=1,
+        "all_gather_into_tensor", "all_gather", ("_allgather_base", "all_gather_single"),
+        ("_allgather_base_",), functional=("all_gather_into_tensor",),
+        recorded=("_allgather_base",), nccl=("_all_gather_base",), needs=NeedRule.ALL_WITH_DATA,
+        counted=0, reads=_SECOND, writes=_FIRST, size=1, shape=1
     ),
     Form(
-        "all_gather_coalesced",
-        "all_gather",
-        ("allgather_coalesced",),
-        ("allgather_coalesced_",),
-        counted="output_lists",
-        reads=_SECOND,
-        writes=_FIRST,
-        shape=1,
-        transfer=Transfer.LISTS_GATHERED,
+        "all_gather_coalesced", "all_gather", ("allgather_coalesced",), ("allgather_coalesced_",),
+        counted=0, reads=_SECOND, writes=_FIRST, shape=1, transfer=Transfer.LISTS_GATHERED
     ),
     Form(
-        "all_gather_into_tensor_coalesced",
-        "all_gather",
+        "all_gather_into_tensor_coalesced", "all_gather",
         ("allgather_into_tensor_coalesced", "all_gather_single_coalesced"),
-        ("allgather_into_tensor_coalesced_",),
-        ("all_gather_into_tensor_coalesced",),
-        nccl=("all_gather_into_tensor_coalesced",),
-        counted="outputs",
-        reads=_SECOND,
-        writes=_FIRST,
-        shape=1,
-        transfer=Transfer.GATHERED_INTO_ONE,
+        ("allgather_into_tensor_coalesced_",), functional=("all_gather_into_tensor_coalesced",),
+        nccl=("all_gather_into_tensor_coalesced",), counted=0, reads=_SECOND, writes=_FIRST,
+        shape=1, transfer=Transfer.GATHERED_INTO_ONE
     ),
     Form(
-        "reduce",
-        "reduce",
-        ("reduce",),
-        ("reduce_",),
-        recorded=("reduce",),
-        nccl=("reduce",),
-        needs=NeedRule.REDUCE,
-        counted="tensors",
-        writes=_FIRST,
-        reduces=True,
-        rooted=True,
-        size=0,
-        shape=0,
-        contradicts=True,
+        "reduce", "reduce", ("reduce",), ("reduce_",), recorded=("reduce",), nccl=("reduce",),
+        needs=NeedRule.REDUCE, counted=0, writes=_FIRST, reduces=True, rooted=True, size=0,
+        shape=0, contradicts=True
     ),
     Form(
-        "all_to_all",
-        "all_to_all",
-        ("alltoall",),
-        ("alltoall_",),
-        recorded=("all_to_all",),
-        nccl=("all_to_all",),
-        needs=NeedRule.ALL_WITHOUT_DATA,
-        counted="input_tensors",
-        reads=_SECOND,
-        writes=_FIRST,
-        transfer=Transfer.EXCHANGED,
+        "all_to_all", "all_to_all", ("alltoall",), ("alltoall_",), recorded=("all_to_all",),
+        nccl=("all_to_all",), needs=NeedRule.ALL_WITHOUT_DATA, counted=1, reads=_SECOND,
+        writes=_FIRST, transfer=Transfer.EXCHANGED
     ),
     Form(
-        "all_to_all_single",
-        "all_to_all",
-        ("alltoall_base", "all_to_all_single"),
-        ("alltoall_base_",),
-        ("all_to_all_single",),
-        counted="input",
-        reads=_SECOND,
-        writes=_FIRST,
-        transfer=Transfer.SPLIT,
+        "all_to_all_single", "all_to_all", ("alltoall_base", "all_to_all_single"),
+        ("alltoall_base_",), functional=("all_to_all_single",), counted=1, reads=_SECOND,
+        writes=_FIRST, transfer=Transfer.SPLIT
     ),
     Form(
-        "broadcast",
-        "broadcast",
-        ("broadcast",),
-        ("broadcast_",),
-        ("broadcast", "broadcast_"),
-        ("broadcast",),
-        ("broadcast",),
-        NeedRule.BROADCAST,
-        "tensors",
-        writes=_FIRST,
-        rooted=True,
-        size=0,
-        shape=0,
-        contradicts=True,
+        "broadcast", "broadcast", ("broadcast",), ("broadcast_",),
+        functional=("broadcast", "broadcast_"), recorded=("broadcast",), nccl=("broadcast",),
+        needs=NeedRule.BROADCAST, counted=0, writes=_FIRST, rooted=True, size=0, shape=0,
+        contradicts=True
     ),
     Form(
-        "scatter",
-        "scatter",
-        ("scatter",),
-        ("scatter_",),
-        recorded=("scatter",),
-        nccl=("scatter",),
-        needs=NeedRule.SCATTER,
-        counted="output_tensors",
-        reads=_SECOND,
-        writes=_FIRST,
-        rooted=True,
-        size=0,
+        "scatter", "scatter", ("scatter",), ("scatter_",), recorded=("scatter",),
+        nccl=("scatter",), needs=NeedRule.SCATTER, counted=0, reads=_SECOND, writes=_FIRST,
+        rooted=True, size=0
     ),
     Form(
-        "gather",
-        "gather",
-        ("gather",),
-        ("gather_",),
-        recorded=("gather",),
-        nccl=("gather",),
-        needs=NeedRule.GATHER,
-        counted="input_tensors",
-        reads=_SECOND,
-        writes=_FIRST,
-        rooted=True,
-        size=1,
+        "gather", "gather", ("gather",), ("gather_",), recorded=("gather",), nccl=("gather",),
+        needs=NeedRule.GATHER, counted=1, reads=_SECOND, writes=_FIRST, rooted=True, size=1
     ),
     Form(
-        "barrier",
-        "barrier",
-        ("barrier",),
-        ("barrier",),
-        recorded=("barrier",),
-        nccl=("all_reduce_barrier",),
-        needs=NeedRule.ALL,
+        "barrier", "barrier", ("barrier",), ("barrier",), recorded=("barrier",),
+        nccl=("all_reduce_barrier",), needs=NeedRule.ALL
     ),
     # gloo builds it from messages, which have no record of their own.
-    Form("monitored_barrier", "monitored_barrier", ("monitored_barrier",), ("monitored_barrier_",)),
     Form(
-        "send",
-        "send",
-        ("send",),
-        ("send",),
-        recorded=("send",),
-        nccl=("send",),
-        needs=NeedRule.PEER,
-        counted="tensors",
-        reads=_FIRST,
+        "monitored_barrier", "monitored_barrier", ("monitored_barrier",), ("monitored_barrier_",)
     ),
     Form(
-        "recv",
-        "recv",
-        ("recv", "recv_anysource"),
-        ("recv_", "recv_any_source_"),
-        recorded=("recv",),
-        nccl=("recv",),
-        needs=NeedRule.PEER,
-        counted="tensors",
-        writes=_FIRST,
+        "send", "send", ("send",), ("send",), recorded=("send",), nccl=("send",),
+        needs=NeedRule.PEER, counted=0, reads=_FIRST
+    ),
+    Form(
+        "recv", "recv", ("recv", "recv_anysource"), ("recv_", "recv_any_source_"),
+        recorded=("recv",), nccl=("recv",), needs=NeedRule.PEER, counted=0, writes=_FIRST
     ),
 )
+# fmt: on
 
 BY_NAME = {form.name: form for form in TABLE}
 BY_METHOD = {method: form for form in TABLE for method in form.methods}

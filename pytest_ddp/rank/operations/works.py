@@ -3,71 +3,60 @@
 from __future__ import annotations
 
 import weakref
-
-import torch.distributed as dist
+from collections.abc import Callable
+from typing import Any
 
 from pytest_ddp.rank.operations.operation import KEPT, Operation
 
 
-class OpenMessages:
-    """Sends and receives of a test that have not been waited for.
+class OperationsByWork:
+    """Maps a ``Work`` to its operation; takes a third of the time of a weak dictionary.
 
-    gloo gives up a message whose work is dropped before it is complete, and later messages between
-    the two ranks may then be matched wrongly.
+    It also finds messages whose ``Work`` was dropped before a wait: gloo gives up such a message
+    unless it is complete, and later messages between the two ranks may then be matched wrongly.
     """
 
     def __init__(self) -> None:
-        self._entries: dict[int, tuple[weakref.ref[dist.Work], Operation]] = {}
+        self._entries: dict[int, tuple[weakref.ref[Any], Operation]] = {}
         self._limit = KEPT
         self._lost: list[Operation] = []
 
-    def clear(self) -> None:
-        self._entries.clear()
-        self._lost.clear()
+    def put(
+        self, work: Any, operation: Operation, gone: Callable[[Any], None] | None = None
+    ) -> None:
+        """Note that torch has returned ``work``; call ``gone`` when that is freed."""
+        key, entries = id(work), self._entries
+        if (old := entries.get(key)) is not None:
+            self._note_end(old[1])
+        entries[key] = weakref.ref(work, gone), operation
+        if len(entries) > self._limit:
+            self._drop_dead()
 
-    def add(self, operation: Operation, reference: weakref.ref[dist.Work]) -> None:
-        self._entries[id(operation)] = reference, operation
-        if len(self._entries) > self._limit:
-            self._find_lost()
-
-    def close(self, operation: Operation) -> None:
-        """Remove a message: the wait for it has ended."""
-        self._entries.pop(id(operation), None)
+    def get(self, work: Any) -> Operation | None:
+        """The operation of a handle; None where torch has returned it for none."""
+        reference, operation = self._entries.get(id(work), (None, None))
+        # By now, another work may have the id of one that was freed.
+        return operation if reference is not None and reference() is work else None
 
     def lost(self) -> list[Operation]:
-        """Messages whose work was dropped before a wait."""
-        self._find_lost()
+        """Messages whose work was dropped before a wait, since the last :meth:`begin`."""
+        self._drop_dead()
         return [*self._lost]
 
-    def _find_lost(self) -> None:
-        for key, (reference, operation) in list(self._entries.items()):
-            # Another thread may be faster.
-            if reference() is None and self._entries.pop(key, None) is not None:
-                self._lost.append(operation)
-        self._limit = max(KEPT, 2 * len(self._entries))
+    def begin(self) -> None:
+        """Begin a new test: what it finds to be lost is not that of the test before."""
+        self._drop_dead()
+        for _, operation in list(self._entries.values()):
+            operation.is_waited |= operation.tag is not None
+        self._lost.clear()
 
-
-class OperationsByWork:
-    """Maps a ``Work`` to its operation; takes a third of the time of a weak dictionary."""
-
-    def __init__(self) -> None:
-        self._entries: dict[int, tuple[weakref.ref[dist.Work], Operation]] = {}
-        self._limit = KEPT
-
-    def put(self, work: dist.Work, operation: Operation) -> weakref.ref[dist.Work]:
-        reference = weakref.ref(work)
-        self._entries[id(work)] = reference, operation
-        if len(self._entries) > self._limit:
-            self._drop_dead()
-        return reference
-
-    def get(self, work: dist.Work) -> Operation | None:
-        reference, call = self._entries.get(id(work), (None, None))
-        # By now, another work may have the id of one that was freed.
-        return call if reference is not None and reference() is work else None
+    def _note_end(self, operation: Operation) -> None:
+        if not operation.is_waited and operation.tag is not None:
+            self._lost.append(operation)
 
     def _drop_dead(self) -> None:
-        for key, (reference, _) in list(self._entries.items()):
-            if reference() is None:
-                self._entries.pop(key, None)
+        for key, entry in list(self._entries.items()):
+            # Another thread may be faster.
+            if entry[0]() is None and self._entries.pop(key, None) is entry:
+                self._note_end(entry[1])
         self._limit = max(KEPT, 2 * len(self._entries))

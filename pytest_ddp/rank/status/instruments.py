@@ -12,7 +12,6 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 
 from pytest_ddp.protocol.host_messages import StartRank, World
 from pytest_ddp.protocol.rank_status import Probe, RankStatus
@@ -21,7 +20,9 @@ from pytest_ddp.protocol.trace_lines import TraceLine, TraceLog
 from pytest_ddp.rank.groups.default_group import DefaultGroup
 from pytest_ddp.rank.groups.journal import CallJournal
 from pytest_ddp.rank.groups.side_channel import SideChannel
-from pytest_ddp.rank.operations.operation import Operation
+from pytest_ddp.rank.operations.operation import Issuer, Operation
+from pytest_ddp.rank.operations.process import operations_of_process
+from pytest_ddp.rank.operations.stream import Recorder
 from pytest_ddp.rank.status.phase_stack import Anchor, PhaseStack
 from pytest_ddp.rank.status.status_reporter import StatusReporter, operation_of
 from pytest_ddp.system.stdlib import time
@@ -46,7 +47,8 @@ def make(page_path: str, trace_path: str, order: StartRank) -> Instruments:
     page = StatusPage(page_path)
     if order.traces:
         return _make_traced(page, TraceLog(trace_path), order)
-    lifecycle, group = PhaseStack(page), DefaultGroup(CallJournal(), order.world, order.rank)
+    journal = CallJournal(operations_of_process())
+    lifecycle, group = PhaseStack(page), DefaultGroup(journal, order.world, order.rank)
     side_channel = SideChannel()
     surveyor = StatusReporter(group, lifecycle, side_channel)
     return Instruments(lifecycle, group, side_channel, surveyor, page)
@@ -89,62 +91,55 @@ class TracedLifecycle(PhaseStack):
         return depth
 
 
-class TracedJournal(CallJournal):
-    """Also writes each call before it is made, and the end of the wait for it."""
+class OperationTrace(Recorder):
+    """Stands before the journal, and writes each operation of Python when it has its number."""
 
-    def __init__(self, log: TraceLog) -> None:
-        self._log = log
-        super().__init__()
+    def __init__(self, journal: CallJournal, log: TraceLog) -> None:
+        self._journal, self._log = journal, log
 
-    def _wrap(self, method: str, note: Callable[..., Operation]) -> None:
-        def noted(group: dist.ProcessGroup, args: Any, kwargs: Any) -> Operation:
-            call = note(group, args, kwargs)
-            elements, dtype = _extent((*args, *kwargs.values()))
-            self._log.write(
-                TraceLine.CALL,
-                id(call),
-                call.group,
-                call.number,
-                call.name,
-                elements,
-                dtype,
-                call.reduce_op,
-                call.root,
-                str(call.site),
-            )
-            return call
+    def before(self, operation: Operation) -> None:
+        self._journal.before(operation)
+        if operation.issuer is not Issuer.PYTHON:
+            return
+        given = operation.given
+        arguments = () if given is None else (*given.args, *given.kwargs.values())
+        self._log.write(
+            TraceLine.CALL,
+            id(operation),
+            operation.group,
+            operation.number,
+            operation.name,
+            *_extent(arguments),
+            operation.reduce_op,
+            operation.root,
+            str(operation.site),
+        )
 
-        super()._wrap(method, noted)
+    def returned(self, operation: Operation, error: BaseException | None) -> None:
+        self._journal.returned(operation, error)
 
-    def _begin_group(self, name: str) -> None:
-        super()._begin_group(name)
+    def waits(self, operation: Operation) -> None:
+        self._journal.waits(operation)
+
+    def waited(self, operation: Operation, error: BaseException | None) -> None:
+        has_work = operation.process_group is None
+        self._journal.waited(operation, error)
+        if has_work:
+            name = None if error is None else type(error).__name__
+            self._log.write(TraceLine.WAITED, id(operation), name)
+
+    def group_begins(self, name: str, by_user: bool) -> None:
+        self._journal.group_begins(name, by_user)
         self._log.write(TraceLine.GROUP, name, 0)
-
-    def _wrap_wait(self) -> None:
-        super()._wrap_wait()
-        work_type: Any = dist.Work
-        original = work_type.wait
-
-        def wait(work: dist.Work, *args: Any, **kwargs: Any) -> Any:
-            call = self._by_work.get(work)
-            error = None
-            try:
-                return original(work, *args, **kwargs)
-            except BaseException as raised:
-                error = type(raised).__name__
-                raise
-            finally:
-                if call is not None:
-                    self._log.write(TraceLine.WAITED, id(call), error)
-
-        work_type.wait = wait
 
 
 class TracedGroup(DefaultGroup):
     """Also writes how many collectives each group had before the test."""
 
     def __init__(self, log: TraceLog, world: World, rank: int) -> None:
-        super().__init__(TracedJournal(log), world, rank)
+        operations = operations_of_process()
+        super().__init__(CallJournal(operations), world, rank)
+        operations.record(OperationTrace(self.journal, log), with_arguments=True)
         self._log = log
 
     def prepare(
@@ -152,7 +147,7 @@ class TracedGroup(DefaultGroup):
     ) -> None:
         super().prepare(store, file, served, keys)
         for count in self.counts():
-            self._log.write(TraceLine.GROUP, count.name, self.journal.before(count.name))
+            self._log.write(TraceLine.GROUP, count.name, self.journal.issued_before(count.name))
 
 
 class TracedStatusReporter(StatusReporter):

@@ -30,7 +30,7 @@ from pytest_ddp.rank.groups.default_group import DefaultGroup
 from pytest_ddp.rank.groups.side_channel import SideChannel
 from pytest_ddp.rank.groups.wait_timeouts import WaitTimeouts, left_of
 from pytest_ddp.rank.operations.operation import KEPT, Operation, Piece
-from pytest_ddp.rank.operations.origins import stack_of
+from pytest_ddp.rank.operations.origins import is_of_stream, stack_of
 from pytest_ddp.rank.operations.table import DTYPE_NAMES, UNEVEN, public_name
 from pytest_ddp.rank.status.handled import handled_beside, handled_in
 from pytest_ddp.rank.status.phase_stack import PhaseStack
@@ -129,6 +129,8 @@ def recorder_problem() -> str:
 #                                      nothing can be proved of it
 #   joining   `engaged` as `beside`    the main thread sleeps until      running, when that thread
 #                                      another one acts (`_JOINING`)     has acted
+#   held      as running; `beside` has  a subscriber of operations, on     running, when that lets
+#             its words                 purpose                          it go
 #   ended     as running; `_ended`     `end`: the test is over on this   starting, by `begin` of the
 #                                      rank                              next test
 #
@@ -156,6 +158,7 @@ class StatusReporter:
     ) -> None:
         make_recorder()
         self._group = group
+        self._operations = group.journal.operations
         self._lifecycle = lifecycle
         self._side_channel = side_channel
         self._main = threading.main_thread()
@@ -200,7 +203,7 @@ class StatusReporter:
 
     def stand(self, probe: Probe) -> RankStatus:
         """The rank's status: where its main thread is, and what it waits for."""
-        self._pace.look(self._group.journal.waiting.get(self._main.ident or 0))
+        self._pace.look(self._operations.waiting.get(self._main.ident or 0))
         phase, place, stack = self._lifecycle.look()
         frame, engaged = next(iter(stack), None), self._engaged(stack)
         missing_store = _missing_store(stack)
@@ -219,6 +222,8 @@ class StatusReporter:
         moves = (exchanges, *(count.collectives for count in counts))
         blocked = bool(waits) and state != "R"
         beside = "; ".join(dict.fromkeys(threads.values()))
+        # A rank that is held waits for nobody, whatever it sleeps in.
+        held = self._operations.held(self._main.ident or 0)
         return RankStatus(
             test=probe.test,
             number=probe.number,
@@ -234,8 +239,8 @@ class StatusReporter:
             phase=phase,
             place=place,
             # Also while it is awake: a wait on a FileStore polls its file every 10 ms.
-            engaged="" if blocked else engaged or (beside if _is_joining(frame) else ""),
-            beside=beside,
+            engaged="" if blocked or held else engaged or (beside if _is_joining(frame) else ""),
+            beside=held or beside,
             handled=handled,
             backwards=self._lifecycle.backwards - self._backwards,
             in_backward=self._lifecycle.in_backward(),
@@ -247,7 +252,7 @@ class StatusReporter:
 
     def calls(self, test: int) -> Calls:
         """The collectives of the test, as far as they are kept."""
-        before = self._group.journal.before
+        before = self._group.journal.issued_before
         records = (
             CallRecord(
                 group=call.group,
@@ -269,7 +274,9 @@ class StatusReporter:
     def _native(self) -> Iterator[CallRecord]:
         """Collectives that C++ issued without Python, which only the flight recorder has."""
         journal = self._group.journal
-        forms = {(call.group, call.number - journal.before(call.group)) for call in journal.forms}
+        forms = {
+            (call.group, call.number - journal.issued_before(call.group)) for call in journal.forms
+        }
         from_python = self._called_from_python() | forms
         if sum(count.collectives for count in self._group.counts()) <= len(from_python):
             return
@@ -278,7 +285,7 @@ class StatusReporter:
         first = {name: min(n for of, n in from_python if of == name) for name, _ in from_python}
         for entry in self._records():
             name = entry["process_group"][0]
-            number = entry["collective_seq_id"] - journal.before(name)
+            number = entry["collective_seq_id"] - journal.issued_before(name)
             is_forgotten = forgets and number < first.get(name, math.inf)
             is_native = (name, number) not in from_python and not is_forgotten
             if journal.is_recorded(name) and is_native:
@@ -301,7 +308,7 @@ class StatusReporter:
         if self._ended:
             return True
         main = self._main.ident or 0
-        waits = main in self._group.journal.waiting or self._side_channel.wait(main) is not None
+        waits = main in self._operations.waiting or self._side_channel.wait(main) is not None
         return (waits or _is_in_engine(frame)) and _activity()[0] != "R"
 
     def _waits(
@@ -310,12 +317,12 @@ class StatusReporter:
         main = self._main.ident or 0
         if (exchange := self._side_channel.wait(main)) is not None:
             return (exchange,)
-        call = self._group.journal.waiting.get(main)
+        call = self._operations.waiting.get(main)
         if call is not None:
             if call.number == 0:
                 wait = self._receive(call)
                 return () if wait is None else (wait,)
-            number = call.number - self._group.journal.before(call.group)
+            number = call.number - self._group.journal.issued_before(call.group)
             return tuple(
                 replace(wait, ends_in=self._pace.left(call, wait.ends_in))
                 for wait in begun
@@ -357,7 +364,7 @@ class StatusReporter:
         """The operation that a thread waits in, in words."""
         if (exchange := self._side_channel.wait(thread)) is not None:
             return f"{exchange.operation} #{exchange.number}"
-        call = self._group.journal.waiting.get(thread)
+        call = self._operations.waiting.get(thread)
         if call is None:
             return self._public_call(stack)
         members = next((c.members for c in self._group.counts() if c.name == call.group), ())
@@ -365,7 +372,7 @@ class StatusReporter:
             known = 0 <= call.root < len(members)
             peer = f"rank {members[call.root]}" if known else "any rank"
             return f"{call.name} {_TOWARDS[call.name]} {peer} (tag {call.tag})"
-        number = call.number - self._group.journal.before(call.group)
+        number = call.number - self._group.journal.issued_before(call.group)
         of_group = f" #{number} of {group_words(call.group, members)}"
         return f"{call.name}{of_group if call.number and members else ''}"
 
@@ -382,7 +389,7 @@ class StatusReporter:
         return f"{name}{which} ({_listed(called.f_locals.get('ranks'))})"
 
     def _called_from_python(self) -> set[tuple[str, int]]:
-        before = self._group.journal.before
+        before = self._group.journal.issued_before
         return {
             (call.group, call.number - before(call.group))
             for call in list(self._group.journal.calls)
@@ -440,7 +447,7 @@ class StatusReporter:
         return PendingOperation(
             group=name,
             members=members,
-            number=entry["collective_seq_id"] - self._group.journal.before(name),
+            number=entry["collective_seq_id"] - self._group.journal.issued_before(name),
             operation=operation_of(entry) if call is None else call.name,
             recorded_as=_recorded_as(entry),
             numel=_elements(entry),
@@ -519,8 +526,8 @@ def _missing_store(stack: Sequence[FrameType]) -> str:
 
 
 def _is_of_groups(frame: FrameType) -> bool:
-    """Whether a frame is a wrapper of ours between torch's Python and C++."""
-    return "/pytest_ddp/rank/groups/" in frame.f_code.co_filename
+    """Whether a frame is ours, between torch's Python and C++."""
+    return "/pytest_ddp/rank/groups/" in frame.f_code.co_filename or is_of_stream(frame)
 
 
 def _listed(ranks: list[int] | None) -> str:

@@ -64,8 +64,8 @@ class Group:
             calls=[],
             forms=[],
             made=self.made,
-            waiting={},
-            before=lambda name: BEFORE,
+            operations=SimpleNamespace(waiting={}),
+            issued_before=lambda name: BEFORE,
             is_recorded=lambda name: name != UNRECORDED,
         )
 
@@ -200,7 +200,7 @@ def test_a_rank_that_will_go_on_by_itself_does_not_look(
     needed: bool,
 ) -> None:
     if waits:
-        group.journal.waiting[threading.main_thread().ident] = object()
+        group.journal.operations.waiting[threading.main_thread().ident] = object()
     monkeypatch.setattr(status_reporter, "_activity", lambda: (state, ""))
     assert surveyor._needs_issued(None) is needed
 

@@ -10,12 +10,15 @@ import pytest
 
 from pytest_ddp.protocol.rank_status import ForkedWait
 from pytest_ddp.rank.groups.forked_waits import ForkedWaits
-from pytest_ddp.rank.operations.operation import Operation, Site
+from pytest_ddp.rank.operations.operation import Description, Issuer, Operation, Site
+from pytest_ddp.rank.operations.table import BY_NAME
 
 
 def call(operation: str = "all_reduce") -> Operation:
     site = Site(call.__code__, 7)
-    return Operation("0", 1, operation, None, None, None, None, None, site)
+    return Operation(
+        None, "0", Description(BY_NAME[operation], operation, site=site), Issuer.PYTHON
+    )
 
 
 class Child:

@@ -9,7 +9,8 @@ import pytest
 from pytest_ddp.deadlock.collectives import difference, needs_calls, out_of_step
 from pytest_ddp.deadlock.prover import prove
 from pytest_ddp.rank.groups.wait_timeouts import WaitTimeouts, left_of
-from pytest_ddp.rank.operations.operation import Operation, Site
+from pytest_ddp.rank.operations.operation import Description, Issuer, Operation, Site
+from pytest_ddp.rank.operations.table import BY_NAME
 from pytest_ddp.system.stdlib import time
 from tests.unit.standings import call, collective, count, ended, receive, stuck
 
@@ -56,7 +57,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def receive_call(limit: float | None = None) -> Operation:
     site = Site(receive_call.__code__, 1)
-    return Operation("3", 0, "recv", None, None, None, 1, 0, site, limit)
+    described = Description(BY_NAME["recv"], "recv", root=1, tag=0, site=site)
+    made = Operation(None, "3", described, Issuer.PYTHON)
+    made.limit = limit
+    return made
 
 
 def test_wait_is_taken_to_be_as_old_as_the_look_before_it(clock: list[float]) -> None:

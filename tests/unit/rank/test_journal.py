@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -18,11 +17,13 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
 from pytest_ddp.rank.groups.backends import NO_PROMISES, Promises
-from pytest_ddp.rank.groups.journal import CallJournal, _ends
-from pytest_ddp.rank.operations.operation import Operation, Site
+from pytest_ddp.rank.groups.journal import CallJournal
+from pytest_ddp.rank.operations.describing import ends as _ends
+from pytest_ddp.rank.operations.operation import Description, Issuer, Operation, Site
 from pytest_ddp.rank.operations.origins import user_frame
+from pytest_ddp.rank.operations.process import new_stream
 from pytest_ddp.rank.operations.table import BY_METHOD, BY_NAME
-from pytest_ddp.rank.operations.works import OpenMessages
+from pytest_ddp.rank.operations.works import OperationsByWork
 
 _names = itertools.count()
 WRAPPED = (*BY_METHOD, "_set_group_name")
@@ -35,7 +36,8 @@ def journal(monkeypatch: pytest.MonkeyPatch) -> CallJournal:
         # Written back as it was, so that what the journal puts there goes away again.
         monkeypatch.setattr(dist.ProcessGroup, name, getattr(dist.ProcessGroup, name))
     monkeypatch.setattr(dist.Work, "wait", dist.Work.wait)
-    return CallJournal()
+    operations = new_stream()
+    return CallJournal(operations)
 
 
 @pytest.fixture
@@ -130,9 +132,13 @@ def test_functional_collective_is_noted_once_it_is_issued(
     journal: CallJournal, group: dist.ProcessGroup, x: torch.Tensor
 ) -> None:
     options = SimpleNamespace(reduceOp=dist.ReduceOp.MAX, rootRank=None)
-    issued = journal.functional(BY_NAME["all_reduce"])(group, ([x], options))
+    describe = journal.operations.describer.of(
+        BY_NAME["all_reduce"], "allreduce", Issuer.FUNCTIONAL
+    )
+    issued = describe(group, ([x], options), {})
+    journal.before(issued)
     assert not journal.forms
-    issued()
+    journal.returned(issued, None)
     (form,) = journal.forms
     assert (form.group, form.number, form.name, form.numel, form.reduce_op) == (
         *("0", 1, "all_reduce", 6),
@@ -167,9 +173,9 @@ def test_asynchronous_calls_count_as_well(journal: CallJournal, x: torch.Tensor)
     work = dist.all_reduce(x, async_op=True)
     assert work is not None
     assert only(journal).number == 1
-    assert journal.waiting == {}
+    assert journal.operations.waiting == {}
     work.wait()
-    assert journal.waiting == {}
+    assert journal.operations.waiting == {}
 
 
 def test_numbers_run_on_and_begin_forgets_the_calls(
@@ -284,27 +290,11 @@ def test_waiting_thread_is_known_while_it_waits(
     seen: list[dict[int, Operation]] = []
     work = dist.all_reduce(x, async_op=True)
     assert work is not None
-    # What wait asks on its way: the journal's own look-up shows the state inside.
-    original = journal._by_work.get
-    monkeypatch.setattr(journal, "_by_work", {work: original(work)})
-    watched = Watching(seen)
-    monkeypatch.setattr(journal, "waiting", watched)
+    monkeypatch.setattr(journal, "waits", lambda _: seen.append(dict(journal.operations.waiting)))
     work.wait()
     assert [list(state) for state in seen] == [[threading.get_ident()]]
     assert next(iter(seen[0].values())).name == "all_reduce"
-    assert watched == {}
-
-
-class Watching(dict[int, Operation]):
-    """A record of waits that keeps what it held just before something was taken out."""
-
-    def __init__(self, seen: list[dict[int, Operation]]) -> None:
-        super().__init__()
-        self._seen = seen
-
-    def pop(self, key: int, default: Any = None) -> Any:
-        self._seen.append(dict(self))
-        return super().pop(key, default)
+    assert journal.operations.waiting == {}
 
 
 # ------------------------------------------------------------------ places
@@ -358,7 +348,7 @@ def test_messages_are_not_taken_off_a_number_that_does_not_count_them(
     before = journal.collectives(group)
     journal._messages[group.group_name] += 2
     assert journal.collectives(group) == before
-    assert journal.operations(group) == before + 2
+    assert journal.count(group) == before + 2
 
 
 def test_without_numbers_calls_count_for_the_next_test_and_for_no_verdict(
@@ -371,7 +361,7 @@ def test_without_numbers_calls_count_for_the_next_test_and_for_no_verdict(
         dist.all_reduce(x)
         digests.append(journal.what[name])
     assert digests[0] != digests[1]
-    assert journal.operations(group) == 2
+    assert journal.count(group) == 2
     assert journal.collectives(group) == 0
     assert [call.number for call in journal.calls] == [0, 0]
 
@@ -426,18 +416,32 @@ class _Work:
 
 
 def _message(group: str) -> Operation:
-    return Operation(group, 0, "send", None, None, None, 1, 0, Site(_message.__code__, 1))
+    site = Site(_message.__code__, 1)
+    described = Description(BY_NAME["send"], "send", root=1, tag=0, site=site)
+    return Operation(None, group, described, Issuer.PYTHON)
 
 
 def test_only_works_that_were_dropped_are_lost() -> None:
-    messages, kept = OpenMessages(), _Work()
-    messages.add(_message("kept"), weakref.ref(kept))  # type: ignore[arg-type]
-    waited_for, dropped = _message("waited for"), _Work()
-    messages.add(waited_for, weakref.ref(dropped))  # type: ignore[arg-type]
-    messages.add(_message("dropped"), weakref.ref(dropped))  # type: ignore[arg-type]
-    messages.close(waited_for)
-    assert messages.lost() == []
-    del dropped
-    assert [call.group for call in messages.lost()] == ["dropped"]
-    messages.clear()
-    assert messages.lost() == []
+    works, kept, dropped, waited_for = OperationsByWork(), _Work(), _Work(), _Work()
+    waited = _message("waited for")
+    works.put(kept, _message("kept"))
+    works.put(waited_for, waited)
+    works.put(dropped, _message("dropped"))
+    waited.is_waited = True
+    assert works.lost() == []
+    del dropped, waited_for
+    assert [message.group for message in works.lost()] == ["dropped"]
+    works.begin()
+    del kept
+    assert works.lost() == []
+
+
+def test_a_lost_work_is_found_though_another_has_its_number() -> None:
+    works, kept = OperationsByWork(), _Work()
+    works.put(kept, _message("lost"))
+    # Now its number is another one's.
+    works.put(kept, _message("later"))
+    found = works.get(kept)
+    assert found is not None
+    assert found.group == "later"
+    assert [message.group for message in works.lost()] == ["lost"]

@@ -17,10 +17,11 @@ from pytest_ddp.protocol.host_messages import World
 from pytest_ddp.protocol.messages import FromRank
 from pytest_ddp.protocol.rank_status import Probe
 from pytest_ddp.protocol.status_page import StatusPage
-from pytest_ddp.rank.groups import functional
 from pytest_ddp.rank.groups.default_group import DefaultGroup
 from pytest_ddp.rank.groups.journal import CallJournal
 from pytest_ddp.rank.groups.side_channel import SideChannel
+from pytest_ddp.rank.operations import kernels
+from pytest_ddp.rank.operations.process import operations_of_process
 from pytest_ddp.rank.status import landmarks
 from pytest_ddp.rank.status.phase_stack import PhaseStack
 from pytest_ddp.rank.status.status_reporter import StatusReporter
@@ -38,12 +39,12 @@ class ServedWatch:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._lifecycle = PhaseStack(StatusPage(page))
-        journal = CallJournal()
-        journal.on_new_group.append(self._greet)
-        group = DefaultGroup(journal, _NO_GROUP, 0)
+        operations = operations_of_process()
+        operations.on_new_group.append(self._greet)
+        group = DefaultGroup(CallJournal(operations), _NO_GROUP, 0)
         self._surveyor = StatusReporter(group, self._lifecycle, SideChannel())
         landmarks.install(self._lifecycle)
-        functional.watch(journal)
+        kernels.watch_functional(operations)
         # Messages of a fork are not about this process.
         os.register_at_fork(after_in_child=channel.close)
         self._lifecycle.begin("target")

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from pytest_ddp.extensions.portable.buffers import Buffers, Touch
-from pytest_ddp.extensions.portable.events import Given, Group, Handle, IssuedOperation
+from pytest_ddp.extensions.portable.events import Group, Handle, IssuedOperation
 from pytest_ddp.extensions.portable.touches import TouchMode
 from pytest_ddp.extensions.portable.unspecified import Unspecified
+from pytest_ddp.rank.operations.operation import Given
 from pytest_ddp.rank.operations.table import BY_OPERATOR
 from pytest_ddp.system.stdlib import threading
 
@@ -28,7 +29,7 @@ class Rank:
 
     def issue(self, name: str, *args: Any, group: str = "world", root: int | None = None) -> Handle:
         operation = _operation(name, group, root)
-        flight = self.buffers.issued(operation, Given({}, args))
+        flight = self.buffers.issued(operation, Given(args, {}, {}))
         handle = Handle([operation], is_users=True)
         assert flight is not None
         self.buffers.received(flight, handle)

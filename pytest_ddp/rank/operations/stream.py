@@ -1,0 +1,396 @@
+"""The stream of a process's operations: who subscribes is called at each of them.
+
+The order of calls, from the user's code to torch and back::
+
+    before    subscribers, the latest first; the journal, then the trace
+    returned  the journal, then the trace; subscribers, the earliest first
+    waited    the same
+
+So a subscriber that holds a thread or refuses an operation does so before it is counted, and one
+that subscribes later is further out, as a wrapper of a wrapper would be. Only the arguments of an
+operator come later, when it is called: after the journal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from sys import _current_frames
+from typing import Any, NamedTuple, Protocol
+
+import torch.distributed as dist
+
+from pytest_ddp.rank.operations.describing import Describer
+from pytest_ddp.rank.operations.operation import Description, Given, Issuer, Operation
+from pytest_ddp.rank.operations.origins import stack_of
+from pytest_ddp.rank.operations.table import Form
+from pytest_ddp.rank.operations.wait import Wait, WaitKind, wait_for, wait_of
+from pytest_ddp.rank.operations.works import OperationsByWork
+from pytest_ddp.system.stdlib import threading, traceback
+
+
+class Needs(enum.Flag):
+    """What a subscriber needs that costs; it is there only while one needs it."""
+
+    NOTHING = 0
+    CPP = enum.auto()
+    """Operations that C++ issues by itself, as DDP does for gradients: a kernel for each operator,
+    which takes about 10 microseconds of each operation."""
+    ARGUMENTS = enum.auto()
+    """``given`` has the operator's arguments by torch's names. By the same kernels: ``before`` is
+    called when the operator is, and not for a method that calls none."""
+    USES = enum.auto()
+    """``passed_on`` and ``dropped``, and ``waited`` also for other methods of a ``Work`` than
+    ``wait``: a wrapper of each, and a callback for each ``Work``."""
+
+
+class Subscriber(Protocol):
+    """The methods of a subscriber, each optional.
+
+    They are called on the thread that does what they are about, several at the same time. What one
+    raises is its own mistake: it is reported with its name, and the user's call goes on.
+    """
+
+    def before(self, operation: Operation) -> BaseException | None:
+        """An operation is about to be issued.
+
+        It may hold the thread (within ``holding``), or end the process.
+
+        Returns:
+            what the user's call is to raise in place of the operation; None for nothing.
+        """
+
+    def returned(self, operation: Operation, work: Any, error: BaseException | None) -> None:
+        """The issue has returned, once for each ``before``: with a ``Work`` for Python, with None,
+        or with what it raises. What an asynchronous operation has begun is not complete."""
+
+    def waited(self, operation: Operation, error: BaseException | None) -> None:
+        """A wait for its ``Work`` has ended."""
+
+    def passed_on(self, operation: Operation) -> None:
+        """Its ``Work`` was given to a Future or to C++, where a wait for it is not seen."""
+
+    def dropped(self, operation: Operation) -> None:
+        """Its ``Work`` is gone, and nothing has waited for it."""
+
+
+class Recorder:
+    """What records each operation, next to torch; this base class records nothing.
+
+    Nobody guards it, and nothing is looped over for it: its mistakes are ours.
+    """
+
+    def before(self, operation: Operation) -> None:
+        """It is issued now, by Python or by a functional collective."""
+
+    def returned(self, operation: Operation, error: BaseException | None) -> None:
+        """That issue has returned."""
+
+    def waits(self, operation: Operation) -> None:
+        """This thread waits for its ``Work``, or for all of an operation that has none."""
+
+    def waited(self, operation: Operation, error: BaseException | None) -> None:
+        """That wait has ended."""
+
+    def group_begins(self, name: str, by_user: bool) -> None:
+        """A group gets its name, which an earlier one may have had."""
+
+
+class _Subscription(NamedTuple):
+    name: str
+    needs: Needs
+    before: Callable[[Operation], BaseException | None] | None
+    returned: Callable[[Operation, Any, BaseException | None], None] | None
+    waited: Callable[[Operation, BaseException | None], None] | None
+    passed_on: Callable[[Operation], None] | None
+    dropped: Callable[[Operation], None] | None
+
+
+Subscriptions = tuple[_Subscription, ...]
+"""The latest first."""
+
+
+class _Local(threading.local):
+    operation: Operation | None = None
+    """What this thread issues, in the call of a method or of a functional collective."""
+    is_telling = False
+    """Whether this thread calls a subscriber: what that issues is announced to nobody."""
+
+
+class Operations:
+    """The stream of this process's operations."""
+
+    def __init__(self, provisions: Mapping[Needs, Provision] | None = None) -> None:
+        """
+        Args:
+            provisions: provide what subscribers need; each returns what ends that. That of
+                ``Needs.NOTHING`` is there while somebody records or subscribes.
+        """
+        self.describer = Describer()
+        self.works = OperationsByWork()
+        self.recorder = Recorder()
+        self.is_watched = False
+        """Whether operations go through :meth:`run`: somebody has subscribed, or the recorder takes
+        arguments."""
+        self._takes_arguments = False
+        self.on_new_group: list[Callable[[dist.ProcessGroup], None]] = []
+        """Called with each group that is made."""
+        self.report: Callable[[str], None] = _to_stderr
+        """Tells of a mistake of a subscriber."""
+        self.waiting: dict[int, Operation] = {}
+        """The operation that each thread waits for right now, by thread identifier."""
+        self.unknown: dict[int, None] = {}
+        """Threads that wait for a ``Work`` of no known operation."""
+        self.subscriptions: Subscriptions = ()
+        self.at_method: Subscriptions = ()
+        """Those called at a method of ``ProcessGroup`` or a functional collective."""
+        self.at_operator: Subscriptions = ()
+        """Those called when these call an operator."""
+        self.at_cpp: Subscriptions = ()
+        """Those called at an operator that C++ calls."""
+        self.local = _Local()
+        self._exchanges: dict[int, Operation] = {}
+        """The operation of the ``ddp`` fixture that each thread waits in."""
+        self._held: dict[int, str] = {}
+        self._provisions = {} if provisions is None else dict(provisions)
+        self._provided: dict[Needs, Callable[[], None]] = {}
+        self._lock = threading.RLock()
+
+    # ------------------------------------------------------------------ for subscribers
+
+    def subscribe(self, subscriber: object, needs: Needs = Needs.NOTHING) -> Callable[[], None]:
+        """Call the methods of ``subscriber`` from now on.
+
+        Args:
+            subscriber: has any of the methods of :class:`Subscriber`.
+            needs: what it needs beside operations of Python and waits for them.
+
+        Returns:
+            what ends it; of an operation that has begun it still gets ``returned``.
+        """
+        kind, methods = type(subscriber), ("before", "returned", "waited", "passed_on", "dropped")
+        found = [getattr(subscriber, method, None) for method in methods]
+        one = _Subscription(f"{kind.__module__}.{kind.__qualname__}", needs, *found)
+        self._set(lambda those: (one, *those))
+        return partial(self._set, lambda those: tuple(other for other in those if other is not one))
+
+    def waits(self) -> Mapping[int, Wait]:
+        """What each thread of Python waits for, by thread identifier.
+
+        Any thread may ask. It takes no lock, and the others go on in the meantime.
+        """
+        found = {}
+        for thread in _current_frames():
+            if (words := self._held.get(thread)) is not None:
+                found[thread] = Wait(WaitKind.HELD, words=words)
+            elif (operation := self._waits_in(thread)) is not None:
+                found[thread] = wait_for(operation)
+            elif thread in self.unknown:
+                found[thread] = Wait(WaitKind.WORK)
+            else:
+                found[thread] = wait_of(stack_of(thread))
+        return found
+
+    def _waits_in(self, thread: int) -> Operation | None:
+        return self.waiting.get(thread) or self._exchanges.get(thread)
+
+    @contextlib.contextmanager
+    def holding(self, words: str) -> Iterator[None]:
+        """Hold this thread in the block on purpose: it waits for none of its peers.
+
+        Args:
+            words: why, for texts about the rank: ``late for its second collective``.
+        """
+        thread = threading.get_ident()
+        outer = self._held.get(thread)
+        self._held[thread] = words
+        try:
+            yield
+        finally:
+            if outer is None:
+                self._held.pop(thread, None)
+            else:
+                self._held[thread] = outer
+
+    # ------------------------------------------------------------------ for the core
+
+    def record(self, recorder: Recorder, *, with_arguments: bool = False) -> None:
+        """Have operations recorded, in place of the recorder before.
+
+        Args:
+            recorder: it.
+            with_arguments: whether ``given`` is there for it.
+        """
+        self.recorder, self._takes_arguments = recorder, with_arguments
+        self._set(lambda those: those)
+
+    def begin(self) -> None:
+        """Begin a new test."""
+        self.describer.forget()
+        self.works.begin()
+
+    def held(self, thread: int) -> str:
+        """Why a subscriber holds a thread; empty if none does."""
+        return self._held.get(thread, "")
+
+    @contextlib.contextmanager
+    def exchange(self, name: str) -> Iterator[None]:
+        """The block is an operation of the ``ddp`` fixture.
+
+        Raises:
+            BaseException: what a subscriber has returned for the user's call.
+        """
+        form = Form(f"ddp.{name}", f"ddp.{name}", (), ())
+        operation = Operation(None, "", Description(form, name), Issuer.FIXTURE)
+        told = () if self.local.is_telling else self.subscriptions
+        told = self.tell_before(operation, told)
+        thread = threading.get_ident()
+        self._exchanges[thread] = operation
+        try:
+            yield
+        except BaseException as error:
+            self._exchanges.pop(thread, None)
+            self.tell_returned(operation, told, None, error)
+            raise
+        self._exchanges.pop(thread, None)
+        self.tell_returned(operation, told, None, None)
+
+    def run(self, operation: Operation, given: Given, call: Callable[[], Any]) -> Any:
+        """Issue an operation of Python or of a functional collective while some subscribe.
+
+        Args:
+            operation: it.
+            given: the arguments of the method.
+            call: calls torch's own method or operator.
+
+        Raises:
+            BaseException: what a subscriber has returned for the user's call, or torch raises.
+        """
+        local, recorder = self.local, self.recorder
+        operation.given = given
+        told = self.tell_before(operation, self.at_method)
+        recorder.before(operation)
+        outer, local.operation = local.operation, operation
+        try:
+            result = call()
+        except BaseException as error:
+            local.operation = outer
+            recorder.returned(operation, error)
+            self.tell_returned(operation, told, None, error)
+            raise
+        local.operation = outer
+        recorder.returned(operation, None)
+        work = None
+        if operation.issuer is Issuer.PYTHON and result is not None:
+            work = result
+            # The waits of a class in Python are not seen.
+            is_seen = Needs.USES in self._provided and type(work).wait is dist.Work.wait
+            gone = partial(self._tell_dropped, operation) if is_seen else None
+            self.works.put(work, operation, gone)
+        self.tell_returned(operation, told, work, None)
+        return result
+
+    def tell_before(self, operation: Operation, whom: Subscriptions) -> Subscriptions:
+        """Call ``before``; returns who gets ``returned``.
+
+        Raises:
+            BaseException: what a subscriber has returned for the user's call.
+        """
+        for place, one in enumerate(whom, 1):
+            if one.before is None:
+                continue
+            refusal = self._call(one, one.before, operation)
+            if isinstance(refusal, BaseException):
+                self.tell_returned(operation, whom[:place], None, refusal)
+                try:
+                    raise refusal
+                finally:
+                    del refusal  # its traceback has this frame
+        return whom
+
+    def tell_returned(
+        self,
+        operation: Operation,
+        whom: Subscriptions,
+        work: Any,
+        error: BaseException | None,
+    ) -> None:
+        """Call ``returned``, and drop what the operation has for the time of its issue."""
+        # Those of the operator are nearer to torch.
+        for one in reversed((*whom, *operation.told)):
+            if one.returned is not None:
+                self._call(one, one.returned, operation, work, error)
+        operation.process_group = operation.given = None
+        operation.told = ()
+
+    def tell_waited(self, operation: Operation, error: BaseException | None) -> None:
+        """A wait for an operation has ended on this thread."""
+        for one in reversed(self.subscriptions):
+            if one.waited is not None:
+                self._call(one, one.waited, operation, error)
+
+    def tell_passed_on(self, operation: Operation) -> None:
+        """A handle was given to where a wait for it is not seen."""
+        for one in reversed(self.subscriptions):
+            if one.passed_on is not None and Needs.USES in one.needs:
+                self._call(one, one.passed_on, operation)
+
+    # ------------------------------------------------------------------ inside
+
+    def _tell_dropped(self, operation: Operation, _: object) -> None:
+        for one in () if operation.is_waited else reversed(self.subscriptions):
+            if one.dropped is not None and Needs.USES in one.needs:
+                self._call(one, one.dropped, operation)
+
+    def _call(self, one: _Subscription, method: Callable[..., Any], *arguments: Any) -> Any:
+        local = self.local
+        if local.is_telling:
+            return None
+        local.is_telling = True
+        # In a compiled region the compiler looks at each frame of Python that it has not traced.
+        compiler: Any = sys.modules.get(_COMPILER)
+        outer = compiler.set_eval_frame(None) if compiler is not None else None
+        try:
+            return method(*arguments)
+        except Exception:
+            text = traceback.format_exc().rstrip()
+            with contextlib.suppress(Exception):
+                self.report(f"{one.name} has raised in {method.__name__}:\n{text}")
+            return None
+        finally:
+            if compiler is not None:
+                compiler.set_eval_frame(outer)
+            local.is_telling = False
+
+    def _set(self, change: Callable[[Subscriptions], Subscriptions]) -> None:
+        with self._lock:
+            those = change(self.subscriptions)
+            needed = Needs.NOTHING
+            for one in those:
+                needed |= one.needs
+            is_used = bool(those) or type(self.recorder) is not Recorder
+            wanted = [need for need in self._provisions if (need & needed if need else is_used)]
+            # Before the first call of a subscriber, and after the last.
+            for need in [
+                need for need in self._provisions if need in wanted - self._provided.keys()
+            ]:
+                self._provided[need] = self._provisions[need](self)
+            self.at_method = tuple(one for one in those if Needs.ARGUMENTS not in one.needs)
+            self.at_operator = tuple(one for one in those if Needs.ARGUMENTS in one.needs)
+            self.at_cpp = tuple(one for one in those if Needs.CPP in one.needs)
+            self.subscriptions = those
+            self.is_watched = self._takes_arguments or bool(those)
+            for need in [need for need in reversed(self._provided) if need not in wanted]:
+                self._provided.pop(need)()
+
+
+Provision = Callable[[Operations], Callable[[], None]]
+
+_COMPILER = "torch._C._dynamo.eval_frame"
+
+
+def _to_stderr(text: str) -> None:
+    print(f"pytest-ddp: {text}", file=sys.stderr)
