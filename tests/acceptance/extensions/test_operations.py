@@ -179,6 +179,21 @@ TESTS = """
         assert step(torch.ones(2)).tolist() == [5, 5]
         assert [one.co_name for one in utils.get_compilation_metrics()] == ["step"]
         assert seen == ["all_reduce"] * 2
+
+
+    def test_broken_graphs(ddp, seen):
+        from torch._dynamo import utils
+
+        @torch.compile(backend="eager")
+        def step(x):
+            dist.barrier()
+            return x + 1
+
+        utils.clear_compilation_metrics()
+        step(torch.ones(2))
+        assert seen == ["barrier"] * 2
+        names = {one.co_name for one in utils.get_compilation_metrics()}
+        assert not names & {"before", "note", "_call", "tell_before", "issuing"}
 """
 
 
@@ -212,6 +227,6 @@ def test_a_rank_that_is_held_holds_up_the_test_and_proves_nothing(finished: Fini
     assert "mismatch" not in text
 
 
-@pytest.mark.parametrize("name", ["exchanges", "lines_of_warnings", "compiled"])
+@pytest.mark.parametrize("name", ["exchanges", "lines_of_warnings", "compiled", "broken_graphs"])
 def test_users_see_what_they_see_without_subscribers(finished: Finished, name: str) -> None:
     assert finished[f"test_{name}"].verdict == "passed", finished[f"test_{name}"].text
