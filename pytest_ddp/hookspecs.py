@@ -198,12 +198,13 @@ def pytest_ddp_operations(operations: Operations) -> None:
     ``group``, ``root``, ``tag``, ``site``, ``issuer`` and, until ``returned`` is over, ``tensors``,
     ``nbytes``, ``given`` and ``process_group``. It is one object for all its events.
 
-    ``needs`` names what costs, and is there only while somebody needs it:
-    ``Needs.CPP`` for operations that C++ issues by itself, such as DDP's gradients;
-    ``Needs.ARGUMENTS`` for the arguments by torch's names, ``operation.given.get("async_op")``,
-    with which ``before`` is called at the operator instead of the method; ``Needs.USES`` for
-    ``passed_on`` and ``dropped``. An operator that a method of ``ProcessGroup`` or a functional
-    collective calls is the same operation; any other comes from C++.
+    ``needs`` names what costs, and is there only while somebody needs it: ``Needs.CPP`` for
+    operations that C++ issues by itself, such as DDP's gradients; ``Needs.ARGUMENTS`` for the
+    arguments by torch's names, ``operation.given.get("async_op")``, with which ``before`` is
+    called at the operator instead of the method, when the plugin has counted the operation;
+    ``Needs.USES`` for ``passed_on`` and ``dropped``. An operator that a method of
+    ``ProcessGroup`` or a functional collective calls is the same operation; any other comes
+    from C++.
 
     ``operations.waits()`` returns what each thread waits for, by thread identifier, and takes no
     lock.

@@ -12,12 +12,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_ddp import hookspecs
+from pytest_ddp.rank.operations.table import Form
+from pytest_ddp.rank.operations.wait import Wait
 from pytest_ddp.session.planned_runs import ItemVerdict, PlannedRun, RunPlan, RunResult
 from pytest_ddp.settings.layout import Placement
 from pytest_ddp.settings.mark import DdpTest, MarkArgument
 
 PAGE = Path(__file__).parents[2] / "docs" / "hookspecs.md"
-_RECORDS = (MarkArgument, DdpTest, RunPlan, PlannedRun, RunResult, ItemVerdict, Placement)
+_RECORDS = (
+    *(MarkArgument, DdpTest, RunPlan, PlannedRun, RunResult, ItemVerdict, Placement),
+    *(Form, Wait),
+)
 _WIDTH = 100
 """Of a line of code; ruff formats the page's blocks as well."""
 _END = "## The hooks\n"

@@ -300,15 +300,16 @@ class Operations:
             BaseException: what a subscriber has returned for the user's call.
         """
         for place, one in enumerate(whom, 1):
-            if one.before is None:
-                continue
-            refusal = self._call(one, one.before, operation)
-            if isinstance(refusal, BaseException):
-                self.tell_returned(operation, whom[:place], None, refusal)
+            if one.before is not None:
                 try:
-                    raise refusal
+                    refusal = self._call(one, one.before, operation)
+                    if isinstance(refusal, BaseException):
+                        raise refusal
+                except BaseException as error:  # also Ctrl-C, while it holds the thread
+                    self.tell_returned(operation, whom[:place], None, error)
+                    raise
                 finally:
-                    del refusal  # its traceback has this frame
+                    refusal = None  # its traceback has this frame
         return whom
 
     def tell_returned(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 from torch.distributed import _functional_collectives as functional
+from torch.distributed.rendezvous import rendezvous
 
 from pytest_ddp.rank.operations import kernels
 from pytest_ddp.rank.operations.operation import Issuer, Operation
@@ -205,6 +208,23 @@ def test_what_before_returns_is_raised_by_the_users_call(
     assert dist.group.WORLD._get_sequence_number_for_group() == number  # type: ignore[union-attr]
 
 
+def test_an_interrupt_while_a_subscriber_holds_the_thread_ends_the_issue(
+    stream: Operations, x: torch.Tensor
+) -> None:
+    log = Log()
+
+    class Interrupted:
+        def before(self, operation: Operation) -> None:
+            raise KeyboardInterrupt
+
+    stream.subscribe(Interrupted())
+    stream.subscribe(log)
+    with pytest.raises(KeyboardInterrupt):
+        dist.all_reduce(x)
+    assert log.events == ["before all_reduce", "failed all_reduce"]
+    assert not stream.local.is_telling
+
+
 def test_what_a_subscriber_raises_is_its_own_mistake(stream: Operations, x: torch.Tensor) -> None:
     told: list[str] = []
     stream.report = told.append
@@ -298,6 +318,21 @@ def test_waits_of_threads_have_their_kind(stream: Operations, x: torch.Tensor) -
     assert kinds == [WaitKind.UNKNOWN, WaitKind.HELD, *collective, WaitKind.UNKNOWN]
     assert seen[1].words == "on purpose"
     assert [wait.operation.name for wait in seen[2:4]] == ["all_reduce", "monitored_barrier"]
+
+
+def test_a_thread_that_waits_for_a_rendezvous_waits_for_a_store(stream: Operations) -> None:
+    def meet() -> None:
+        url = "tcp://127.0.0.1:0?rank=0&world_size=2"
+        with contextlib.suppress(dist.DistError):
+            next(rendezvous(url, timeout=timedelta(seconds=2)))
+
+    thread = threading.Thread(target=meet)
+    thread.start()
+    kinds = set()
+    while thread.is_alive():
+        kinds.add(stream.waits().get(thread.ident or 0))
+    thread.join()
+    assert WaitKind.STORE in {wait.kind for wait in kinds if wait is not None}
 
 
 def test_an_exchange_of_the_fixture_is_in_the_stream(stream: Operations) -> None:
