@@ -36,9 +36,8 @@ from pytest_ddp.protocol.rank_status import (
     Traffic,
     group_words,
 )
+from pytest_ddp.rank.operations.table import operation_of_form
 
-_FAMILIES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-"""Operations with several forms (``all_gather_into_tensor``) that are the same to the backend."""
 _SYMMETRIC = ("all_reduce", "all_gather", "reduce_scatter")
 """Operations in which all ranks do the same, so that two of them can be swapped."""
 
@@ -324,7 +323,8 @@ def _at(pieces: tuple[str, ...], member: int) -> str:
 
 
 def _family(call: CallRecord) -> str:
-    return next((f for f in _FAMILIES if call.operation.startswith(f)), call.operation)
+    """The operation of which it is a form, as forms are the same to the backend."""
+    return operation_of_form(call.operation)
 
 
 def _parting(

@@ -11,8 +11,9 @@ from itertools import pairwise
 from urllib.parse import quote
 
 from pytest_ddp.outcome.stack_dumps import shorten
+from pytest_ddp.rank.operations.table import operation_of_form
 from pytest_ddp.trace.chrome import details, rows_of, title
-from pytest_ddp.trace.styles import BASE, PICTURE, RANKS
+from pytest_ddp.trace.styles import BASE, COLOURED, PICTURE, RANKS
 from pytest_ddp.trace.timeline import (
     Collective,
     CollectiveState,
@@ -420,13 +421,8 @@ def _colour(call: Collective) -> str:
 
 def colour_of(operation: str) -> str:
     """The name of an operation's colour, which its variants share."""
-    for family in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
-        if operation.startswith(family):
-            return family
-    if operation in ("send", "recv"):
-        return "send"
-    known = ("broadcast", "reduce", "gather", "scatter", "barrier")
-    return operation if operation in known else "other"
+    family = "send" if operation == "recv" else operation_of_form(operation)
+    return family if family in COLOURED else "other"
 
 
 def _box_label(box: Box) -> str:

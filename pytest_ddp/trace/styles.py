@@ -27,7 +27,7 @@ summary { cursor: pointer; }
 """
 """What all pages share."""
 
-_OPERATIONS = (
+COLOURED = (
     *("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter"),
     *("all_to_all", "barrier", "send", "other"),
 )
@@ -80,7 +80,7 @@ rect.unfinished { fill: url(#open); stroke: var(--bad); stroke-width: 2px; }
 .legend .silent { background: var(--ground); border: 1px dashed var(--soft);
   box-sizing: border-box; }
 """ + "\n".join(
-    f".op-{name} {{ fill: var(--{name}); background: var(--{name}); }}" for name in _OPERATIONS
+    f".op-{name} {{ fill: var(--{name}); background: var(--{name}); }}" for name in COLOURED
 )
 """The picture of a trace, and its legend."""
 

@@ -1,16 +1,16 @@
 """``portable=``: says of a test that is green on gloo that it would hang or go wrong on NCCL.
 
 In each rank an :class:`~pytest_ddp.extensions.portable.watch.OperationWatch` is there from a test's
-set-up to its teardown. For each operator that is called, it makes an
+set-up to its teardown. For each operation it makes an
 :class:`~pytest_ddp.extensions.portable.events.IssuedOperation`, and notifies detectors when it is
 issued, when the caller gets its handle, when a thread has waited for it, and when the handle is
-gone. A detector is one file; what it sends
-after the test is judged in the pytest process, for all ranks together, by the function beside it
-in :data:`~pytest_ddp.extensions.portable.judges.JUDGES`.
+gone without a wait. A detector is one file; what it sends after the test is judged in the pytest
+process, for all ranks together, by the function beside it in
+:data:`~pytest_ddp.extensions.portable.judges.JUDGES`.
 
 ===================== ======================================================================
 ``options.py``        the setting, its checks, and which backend a group has in production
-``watch.py``          the events, from the observer of ``ddp.comms`` and the handles
+``watch.py``          the events, from the stream of operations
 ``events.py``         what a detector gets
 ``orders.py``         order between groups: the decider, without torch
 ``order_log.py``      and what it needs of each rank

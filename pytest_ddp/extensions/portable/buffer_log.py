@@ -17,7 +17,7 @@ from pytest_ddp.extensions.portable.buffers import (
     uses_of,
 )
 from pytest_ddp.extensions.portable.differences import DIFFERENCES, finding_of
-from pytest_ddp.extensions.portable.events import Detector, Handle, IssuedOperation
+from pytest_ddp.extensions.portable.events import Detector, IssuedOperation
 from pytest_ddp.extensions.portable.finding import Finding
 from pytest_ddp.extensions.portable.touches import TouchMode
 from pytest_ddp.extensions.portable.unspecified import Unspecified
@@ -51,29 +51,28 @@ class TouchedBuffers(Detector):
             self._issued[operation.thread] = self._buffers.issued(operation, given)
             self._follow_values(operation, given)
 
-    def received(self, handle: Handle) -> None:
+    def received(self, operation: IssuedOperation) -> None:
         flight = self._issued.pop(threading.get_ident(), None)
-        if flight is None or flight.operation is not handle.operations[-1]:
+        if flight is None or flight.operation is not operation:
             return
         # One that is used by now is the tensor's own: torch waits for it.
-        if handle.is_users and not handle.used:
-            self._buffers.received(flight, handle)
+        if operation.is_users and not operation.is_used:
+            self._buffers.received(flight)
             self._mode.follow()
             flight.is_watched = self._mode.is_there
 
-    def waited(self, handle: Handle) -> None:
-        self._buffers.waited(handle, _site())
-        for operation in handle.operations:
-            self._unspecified.leave(self._reduced.pop(operation.number, ()), operation)
+    def waited(self, operation: IssuedOperation) -> None:
+        self._buffers.waited(operation, _site())
+        self._unspecified.leave(self._reduced.pop(operation.number, ()), operation)
         self._mode.follow()
 
-    def passed_on(self, handle: Handle) -> None:
-        self._buffers.passed_on(handle)
-        self._forget(handle)
+    def passed_on(self, operation: IssuedOperation) -> None:
+        self._buffers.passed_on(operation)
+        self._reduced.pop(operation.number, None)
         self._mode.follow()
 
-    def lost(self, handle: Handle) -> None:
-        self._forget(handle)
+    def lost(self, operation: IssuedOperation) -> None:
+        self._reduced.pop(operation.number, None)
 
     def ended(self) -> Any:
         self._buffers.end()
@@ -93,10 +92,6 @@ class TouchedBuffers(Detector):
         self._unspecified.overwrite(use.tensor for use in uses if use.is_written)
         if form == "reduce" and not is_root(operation):
             self._reduced[operation.number] = reads
-
-    def _forget(self, handle: Handle) -> None:
-        for operation in handle.operations:
-            self._reduced.pop(operation.number, None)
 
     def _note_look(self, operation: IssuedOperation, site: Callable[[], str]) -> None:
         lines = (("reduced", operation.place), ("used", site()))

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_ddp.extensions.comms.block import reduction_of
-from pytest_ddp.extensions.portable.events import Group, Handle, IssuedOperation
+from pytest_ddp.extensions.portable.events import Group, IssuedOperation
 from pytest_ddp.extensions.portable.extents import Extent, checksum_of, extent_of, overlap
 from pytest_ddp.rank.operations.operation import Given
 from pytest_ddp.rank.operations.table import TABLE
@@ -81,7 +81,6 @@ class Flight:
 
     operation: IssuedOperation
     uses: list[Use]
-    handle: Handle | None = None
     is_found: bool = False
     is_watched: bool = False
     """Whether operators that raise a version and write nothing are noticed."""
@@ -125,24 +124,23 @@ class Buffers:
                 _remember(use, uses, by_version=by_version)
             return Flight(operation, uses)
 
-    def received(self, flight: Flight, handle: Handle) -> None:
+    def received(self, flight: Flight) -> None:
         """The user's code gets the handle, and has to wait from now on."""
-        flight.handle = handle
         with self._lock:
             self._flights.append(flight)
 
-    def waited(self, handle: Handle, site: str) -> None:
-        """A wait for a handle has returned."""
+    def waited(self, operation: IssuedOperation, site: str) -> None:
+        """A wait for an operation has returned."""
         with self._lock:
             for place, flight in enumerate(self._flights):
-                if flight.handle is handle:
+                if flight.operation is operation:
                     self._land(flight.operation.group, place + 1, site)
                     return
 
-    def passed_on(self, handle: Handle) -> None:
+    def passed_on(self, operation: IssuedOperation) -> None:
         """A wait by the new owner is not seen, so the operation is not judged any more."""
         with self._lock:
-            self._flights = [flight for flight in self._flights if flight.handle is not handle]
+            self._flights = [one for one in self._flights if one.operation is not operation]
 
     def end(self) -> None:
         """Judge what is still in flight when the test ends."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -59,6 +58,11 @@ class IssuedOperation:
     peer: int | None
     """The other end of a message, as rank in the group; -1 for a receive from any."""
     tag: int
+    is_users: bool = False
+    """Whether torch has returned its handle to the user's code, and not to a part of torch or a
+    package."""
+    is_used: bool = False
+    """Whether the user's code has waited for it, or passed the wait on."""
 
     @property
     def is_judged(self) -> bool:
@@ -80,19 +84,6 @@ class IssuedOperation:
         return "" if self.site is None else str(self.site)
 
 
-class Handle:
-    """What is known of a ``Work`` that Python code has received; it does not hold it."""
-
-    __slots__ = ("is_users", "operations", "used")
-
-    def __init__(self, operations: Sequence[IssuedOperation], *, is_users: bool) -> None:
-        self.operations = operations
-        self.is_users = is_users
-        """Whether torch returned it to the user's code, and not to a part of torch or a package."""
-        self.used = False
-        """Whether the user's code called a method that waits, or that passes the wait on."""
-
-
 class Detector:
     """Looks for one kind of finding on one rank; this base class finds nothing.
 
@@ -106,16 +97,16 @@ class Detector:
     def issued(self, operation: IssuedOperation, given: Given) -> None:
         """Before the operator runs."""
 
-    def received(self, handle: Handle) -> None:
+    def received(self, operation: IssuedOperation) -> None:
         """Python code gets the handle, after the operator of its operation has returned."""
 
-    def waited(self, handle: Handle) -> None:
-        """The operations are complete: a wait has returned, or ``is_completed`` gave True."""
+    def waited(self, operation: IssuedOperation) -> None:
+        """It is complete: a wait has returned, or ``is_completed`` gave True."""
 
-    def passed_on(self, handle: Handle) -> None:
+    def passed_on(self, operation: IssuedOperation) -> None:
         """The handle was given to a Future or to C++, where a wait for it is not seen."""
 
-    def lost(self, handle: Handle) -> None:
+    def lost(self, operation: IssuedOperation) -> None:
         """The handle is gone without a wait, on whichever thread."""
 
     def ended(self) -> Any:

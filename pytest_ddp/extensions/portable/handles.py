@@ -9,7 +9,7 @@ from __future__ import annotations
 from sys import _getframe
 from typing import Any
 
-from pytest_ddp.extensions.portable.events import Detector, Handle, IssuedOperation
+from pytest_ddp.extensions.portable.events import Detector, IssuedOperation
 from pytest_ddp.extensions.portable.finding import Finding
 from pytest_ddp.rank.groups.torch_state import unwaited
 from pytest_ddp.rank.operations.operation import Given
@@ -40,9 +40,8 @@ class LostHandles(Detector):
         elif operation.functional:
             self._is_library = True
 
-    def lost(self, handle: Handle) -> None:
-        operation = handle.operations[0]
-        if handle.used or not handle.is_users or not operation.is_judged:
+    def lost(self, operation: IssuedOperation) -> None:
+        if operation.is_used or not operation.is_users or not operation.is_judged:
             return
         frame = user_frame(_getframe(1))
         gone = "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"

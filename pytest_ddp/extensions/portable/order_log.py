@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_ddp.extensions.portable.events import Detector, Handle, IssuedOperation
+from pytest_ddp.extensions.portable.events import Detector, IssuedOperation
 from pytest_ddp.rank.operations.operation import Given
 from pytest_ddp.system.stdlib import threading
 
@@ -43,11 +43,9 @@ class OrderLog(Detector):
             self._places[operation.number] = thread, place
             self._log.append((where, name, thread, place))
 
-    def waited(self, handle: Handle) -> None:
+    def waited(self, operation: IssuedOperation) -> None:
         waiting = threading.get_ident()
-        for operation in handle.operations:
-            if operation.thread == waiting or operation.number not in self._places:
-                continue
+        if operation.thread != waiting and operation.number in self._places:
             with self._lock:
                 thread = self._threads.setdefault(waiting, len(self._threads))
                 self._log.append((-1, thread, *self._places[operation.number]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_ddp.extensions.portable.events import Detector, Handle, IssuedOperation
+from pytest_ddp.extensions.portable.events import Detector, IssuedOperation
 from pytest_ddp.extensions.portable.order_log import match_key_of
 from pytest_ddp.rank.operations.operation import Given
 from pytest_ddp.system.stdlib import threading
@@ -36,12 +36,11 @@ class WaitLog(Detector):
             self._log.append((operation.thread, len(self._operations), False))
             self._operations.append((*key, operation.name, operation.place))
 
-    def waited(self, handle: Handle) -> None:
+    def waited(self, operation: IssuedOperation) -> None:
         with self._lock:
-            for operation in handle.operations:
-                number = self._numbers.get(operation.number)
-                if number is not None:
-                    self._log.append((threading.get_ident(), number, True))
+            number = self._numbers.get(operation.number)
+            if number is not None:
+                self._log.append((threading.get_ident(), number, True))
 
     def ended(self) -> Any:
         if not 0 < len(self._operations) <= _KEPT:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, MutableMapping
 from sys import _getframe
 from types import FrameType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 from torch._C import _distributed_c10d
@@ -15,7 +16,7 @@ from torch.distributed import distributed_c10d
 
 from pytest_ddp.extensions.comms import stack
 from pytest_ddp.extensions.comms.block import described
-from pytest_ddp.extensions.portable.events import Detector, Group, Handle, IssuedOperation
+from pytest_ddp.extensions.portable.events import Detector, Group, IssuedOperation
 from pytest_ddp.extensions.portable.options import Production
 from pytest_ddp.rank.operations.operation import Issuer, Operation
 from pytest_ddp.rank.operations.origins import called_by_user, outside
@@ -43,9 +44,8 @@ class OperationWatch:
         self._made: dict[str, tuple[int, str | None]] = {}
         """Which of its name a group is, and the backend that its maker named, by its name."""
         self._numbers = itertools.count(1)
-        self._issued: dict[Operation, IssuedOperation] = {}
-        """Those whose issue has not returned."""
-        self._handles: dict[Operation, Handle] = {}
+        self._issued: MutableMapping[Operation, IssuedOperation] = WeakKeyDictionary()
+        """Those whose issue has not returned, and those whose handle Python code has."""
         self._undo = contextlib.ExitStack()
 
     def start(self) -> None:
@@ -60,7 +60,7 @@ class OperationWatch:
     def stop(self) -> dict[str, Any]:
         """End it; returns what the detectors send, by their names."""
         self._undo.close()
-        self._handles.clear()
+        self._issued.clear()
         ended = {detector.name: detector.ended() for detector in self._detectors}
         return {name: sent for name, sent in ended.items() if sent is not None}
 
@@ -96,33 +96,32 @@ class OperationWatch:
             detector.issued(issued, given)
 
     def returned(self, operation: Operation, work: Any, error: BaseException | None) -> None:
-        issued = self._issued.pop(operation, None)
         # The waits of a class in Python are not seen.
-        if issued is None or work is None or type(work).wait is not dist.Work.wait:
-            return
-        handle = Handle([issued], is_users=called_by_user(_getframe(1)))
-        # Then torch's wait_tensor takes the tensor, and the handle is not needed.
-        handle.used = _waits_by_tensor()
-        self._handles[operation] = handle
-        for detector in self._detectors:
-            detector.received(handle)
+        if work is None or type(work).wait is not dist.Work.wait:
+            self._issued.pop(operation, None)
+        elif (issued := self._issued.get(operation)) is not None:
+            issued.is_users = called_by_user(_getframe(1))
+            # Then torch's wait_tensor takes the tensor, and the handle is not needed.
+            issued.is_used = _waits_by_tensor()
+            for detector in self._detectors:
+                detector.received(issued)
 
     def waited(self, operation: Operation, error: BaseException | None) -> None:
-        if (handle := self._handles.get(operation)) is not None:
-            handle.used = True
+        if (issued := self._issued.get(operation)) is not None:
+            issued.is_used = True
             for detector in () if error else self._detectors:
-                detector.waited(handle)
+                detector.waited(issued)
 
     def passed_on(self, operation: Operation) -> None:
-        if (handle := self._handles.get(operation)) is not None:
-            handle.used = True
+        if (issued := self._issued.get(operation)) is not None:
+            issued.is_used = True
             for detector in self._detectors:
-                detector.passed_on(handle)
+                detector.passed_on(issued)
 
     def dropped(self, operation: Operation) -> None:
-        if (handle := self._handles.pop(operation, None)) is not None:
+        if (issued := self._issued.pop(operation, None)) is not None:
             for detector in self._detectors:
-                detector.lost(handle)
+                detector.lost(issued)
 
     # ------------------------------------------------------------------ groups
 

@@ -110,7 +110,7 @@ class Operation:
 
     __slots__ = (
         *("described", "given", "group", "is_waited", "issuer", "limit", "number"),
-        *("process_group", "told"),
+        *("process_group", "told", "__weakref__"),
     )
 
     def __init__(

@@ -237,9 +237,10 @@ def public_name(recorded: str) -> str:
     return recorded if form is None else form.name
 
 
-def need_of(recorded: str) -> NeedRule:
-    """Whom a wait needs, by the flight recorder's word for what it waits in."""
-    return next((form.needs for form in TABLE if recorded in form.recorded), NeedRule.UNKNOWN)
+def operation_of_form(name: str) -> str:
+    """The operation of a form; a name that is unknown stands for itself."""
+    form = BY_NAME.get(name)
+    return name if form is None else form.operation
 
 
 def recorded_as(*needs: NeedRule) -> tuple[str, ...]:

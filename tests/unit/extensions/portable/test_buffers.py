@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pytest_ddp.extensions.portable.buffers import Buffers, Touch
-from pytest_ddp.extensions.portable.events import Group, Handle, IssuedOperation
+from pytest_ddp.extensions.portable.events import Group, IssuedOperation
 from pytest_ddp.extensions.portable.touches import TouchMode
 from pytest_ddp.extensions.portable.unspecified import Unspecified
 from pytest_ddp.rank.operations.operation import Given
@@ -27,17 +27,18 @@ class Rank:
         self.buffers = Buffers(self.touches.append)
         self.mode = TouchMode(self.buffers, Unspecified(lambda *_: None))
 
-    def issue(self, name: str, *args: Any, group: str = "world", root: int | None = None) -> Handle:
+    def issue(
+        self, name: str, *args: Any, group: str = "world", root: int | None = None
+    ) -> IssuedOperation:
         operation = _operation(name, group, root)
         flight = self.buffers.issued(operation, Given(args, {}, {}))
-        handle = Handle([operation], is_users=True)
         assert flight is not None
-        self.buffers.received(flight, handle)
+        self.buffers.received(flight)
         self.mode.follow()
         flight.is_watched = self.mode.is_there
-        return handle
+        return operation
 
-    def wait(self, handle: Handle) -> None:
+    def wait(self, handle: IssuedOperation) -> None:
         self.buffers.waited(handle, "waiting")
         self.mode.follow()
 
@@ -258,7 +259,7 @@ def test_a_mode_of_the_program_stays_on_the_stack(rank: Rank) -> None:
 class Expected:
     """An operation in flight, as the page describes it."""
 
-    handle: Handle
+    handle: IssuedOperation
     group: str
     places: set[int]
     is_written: bool
@@ -285,7 +286,7 @@ def _random_program(rank: Rank, chance: random.Random) -> None:
     def found(flight: Expected) -> None:
         if not flight.is_found:
             flight.is_found = True
-            expected.append(flight.handle.operations[0].number)
+            expected.append(flight.handle.number)
 
     def land(group: str, last: Expected) -> None:
         ended = flights[: flights.index(last) + 1]
