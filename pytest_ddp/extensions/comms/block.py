@@ -223,6 +223,9 @@ class Comms(Communication):
             bucket = None
             if in_backward and context.is_bucket and form.operation == "all_reduce":
                 bucket = self._modules.take_bucket(tensors[0].numel(), tensors[0].dtype)
+            names, args = given.names, given.args
+            reduce_op, root = names.get("reduce_op"), names.get("root_rank")
+            peer, is_async = names.get("dst", names.get("src")), names.get("async_op")
             fields = (
                 form,
                 context,
@@ -230,10 +233,11 @@ class Comms(Communication):
                 len(tensors),
                 *_extent(tensors),
                 tensors[0].dtype if tensors else None,
-                given.get("reduce_op"),
-                given.get("root_rank"),
-                given.get("dst", given.get("src")),
-                "async_op" in given.names and given.get("async_op", True),
+                None if reduce_op is None else args[reduce_op],
+                None if root is None else args[root],
+                None if peer is None else args[peer],
+                # A call may leave out the last arguments.
+                is_async is not None and (len(args) <= is_async or args[is_async]),
                 self._modules.steps,
                 in_backward,
                 self._modules.in_backward if in_backward else None,

@@ -17,7 +17,6 @@ of CUDA graphs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,7 +29,7 @@ from pytest_ddp.rank.operations.operation import (
     Issuer,
     Operation,
     PlannedTensor,
-    each_tensor,
+    new_given,
 )
 from pytest_ddp.rank.operations.stream import Operations
 from pytest_ddp.rank.operations.table import BY_FUNCTIONAL, BY_OPERATOR, NO_OPERATIONS, Form
@@ -72,8 +71,8 @@ def _functional_kernel(operations: Operations, operator: Any, form: Form) -> Cal
         group, given = c10d._resolve_process_group(args[-1]), _method_arguments(form, names, args)
         operation = describe(group, given, {})
         if operations.is_watched and not operations.local.is_telling:
-            call = partial(redispatch, keys & below, *args)
-            return operations.run(operation, Given(given, {}, {}), call)
+            arguments = Given(given, {}, {})
+            return operations.run(operation, arguments, redispatch, (keys & below, *args), {})
         recorder = operations.recorder
         recorder.before(operation)
         try:
@@ -167,13 +166,15 @@ def _operator_kernel(
         whom = operations.at_operator if is_known else operations.at_cpp
         if not whom or local.is_telling or (operation is not None and operation.told):
             return redispatch(keys & below, *args, **kwargs)
-        first = None if counted is None else next(each_tensor(args[counted]), None)
+        first = None if counted is None else args[counted]
+        while isinstance(first, list):
+            first = first[0] if first else None
         if first is not None and first.is_meta:  # nothing is sent
             return redispatch(keys & below, *args, **kwargs)
         if operation is None:
             group = unbox(args[group_at])
             operation = Operation(group, group.group_name, described, Issuer.CPP)
-        operation.given = Given(args, kwargs, names)
+        operation.given = new_given(Given, (args, kwargs, names))
         told = operations.tell_before(operation, whom)
         if is_known:
             operation.told = told

@@ -9,13 +9,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
 from sys import _getframe
 from typing import Any
 
 import torch.distributed as dist
 
-from pytest_ddp.rank.operations.operation import Given
+from pytest_ddp.rank.operations.operation import Given, new_given
 from pytest_ddp.rank.operations.origins import called_by_user
 from pytest_ddp.rank.operations.stream import Operations
 from pytest_ddp.rank.operations.table import BY_METHOD, Form
@@ -67,8 +66,8 @@ def _issuing(operations: Operations, original: Any, form: Form, method: str) -> 
     def issuing(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
         operation = describe(group, args, kwargs)
         if operations.is_watched and not operations.local.is_telling:
-            call = partial(original, group, *args, **kwargs)
-            return operations.run(operation, Given(args, kwargs, {}), call)
+            given = new_given(Given, (args, kwargs, {}))
+            return operations.run(operation, given, original, (group, *args), kwargs)
         recorder = operations.recorder
         recorder.before(operation)
         try:

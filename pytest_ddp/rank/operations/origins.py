@@ -130,14 +130,23 @@ _origins = _Origins()
 _OWN_FOLDER = str(pytest_ddp.__file__).rpartition("/")[0] + "/rank/operations/"
 
 
+class _OfStream(dict[str, bool]):
+    def __missing__(self, file: str) -> bool:
+        found = self[file] = file.startswith(_OWN_FOLDER)
+        return found
+
+
+_of_stream = _OfStream()
+
+
 def is_of_stream(frame: FrameType) -> bool:
     """Whether a frame is one that stands between torch's Python and C++, or calls subscribers."""
-    return frame.f_code.co_filename.startswith(_OWN_FOLDER)
+    return _of_stream[frame.f_code.co_filename]
 
 
 def outside(frame: FrameType | None) -> FrameType | None:
     """The innermost frame that is none of these, from a frame outwards."""
-    while frame is not None and is_of_stream(frame):
+    while frame is not None and _of_stream[frame.f_code.co_filename]:
         frame = frame.f_back
     return frame
 

@@ -258,24 +258,33 @@ class Operations:
         self._exchanges.pop(thread, None)
         self.tell_returned(operation, told, None, None)
 
-    def run(self, operation: Operation, given: Given, call: Callable[[], Any]) -> Any:
-        """Issue an operation of Python or of a functional collective while some subscribe.
+    def run(
+        self,
+        operation: Operation,
+        given: Given,
+        call: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Issue an operation of Python or of a functional collective while it is watched.
 
         Args:
             operation: it.
             given: the arguments of the method.
-            call: calls torch's own method or operator.
+            call: torch's own method or operator.
+            args: its arguments.
+            kwargs: those by name.
 
         Raises:
             BaseException: what a subscriber has returned for the user's call, or torch raises.
         """
         local, recorder = self.local, self.recorder
         operation.given = given
-        told = self.tell_before(operation, self.at_method)
+        told = self.at_method and self.tell_before(operation, self.at_method)
         recorder.before(operation)
         outer, local.operation = local.operation, operation
         try:
-            result = call()
+            result = call(*args, **kwargs)
         except BaseException as error:
             local.operation = outer
             recorder.returned(operation, error)
@@ -284,7 +293,7 @@ class Operations:
         local.operation = outer
         recorder.returned(operation, None)
         work = None
-        if operation.issuer is Issuer.PYTHON and result is not None:
+        if operation.issuer is _PYTHON and result is not None:
             work = result
             # The waits of a class in Python are not seen.
             is_seen = Needs.USES in self._provided and type(work).wait is dist.Work.wait
@@ -299,17 +308,27 @@ class Operations:
         Raises:
             BaseException: what a subscriber has returned for the user's call.
         """
-        for place, one in enumerate(whom, 1):
-            if one.before is not None:
-                try:
-                    refusal = self._call(one, one.before, operation)
-                    if isinstance(refusal, BaseException):
-                        raise refusal
-                except BaseException as error:  # also Ctrl-C, while it holds the thread
-                    self.tell_returned(operation, whom[:place], None, error)
-                    raise
-                finally:
-                    refusal = None  # its traceback has this frame
+        failure: BaseException | None = None
+        place, outer = 0, self._begin_telling()
+        try:
+            for place, one in enumerate(whom, 1):  # noqa: B007
+                if one.before is not None:
+                    try:
+                        failure = one.before(operation)
+                    except Exception:
+                        self._report(one, "before")
+                    if failure is not None:
+                        break
+        except BaseException as error:  # Ctrl-C, while it holds the thread
+            failure = error
+        finally:
+            self._end_telling(outer)
+        if isinstance(failure, BaseException):
+            self.tell_returned(operation, whom[:place], None, failure)
+            try:
+                raise failure
+            finally:
+                del failure  # its traceback has this frame
         return whom
 
     def tell_returned(
@@ -320,51 +339,69 @@ class Operations:
         error: BaseException | None,
     ) -> None:
         """Call ``returned``, and drop what the operation has for the time of its issue."""
-        # Those of the operator are nearer to torch.
-        for one in reversed((*whom, *operation.told)):
-            if one.returned is not None:
-                self._call(one, one.returned, operation, work, error)
+        if whom or operation.told:
+            outer = self._begin_telling()
+            try:
+                # Those of the operator are nearer to torch.
+                for one in (*reversed(operation.told), *reversed(whom)):
+                    if one.returned is not None:
+                        try:
+                            one.returned(operation, work, error)
+                        except Exception:
+                            self._report(one, "returned")
+            finally:
+                self._end_telling(outer)
         operation.process_group = operation.given = None
         operation.told = ()
 
     def tell_waited(self, operation: Operation, error: BaseException | None) -> None:
         """A wait for an operation has ended on this thread."""
-        for one in reversed(self.subscriptions):
-            if one.waited is not None:
-                self._call(one, one.waited, operation, error)
+        self._tell("waited", Needs.NOTHING, operation, error)
 
     def tell_passed_on(self, operation: Operation) -> None:
         """A handle was given to where a wait for it is not seen."""
-        for one in reversed(self.subscriptions):
-            if one.passed_on is not None and Needs.USES in one.needs:
-                self._call(one, one.passed_on, operation)
+        self._tell("passed_on", Needs.USES, operation)
 
     # ------------------------------------------------------------------ inside
 
     def _tell_dropped(self, operation: Operation, _: object) -> None:
-        for one in () if operation.is_waited else reversed(self.subscriptions):
-            if one.dropped is not None and Needs.USES in one.needs:
-                self._call(one, one.dropped, operation)
+        if not operation.is_waited:
+            self._tell("dropped", Needs.USES, operation)
 
-    def _call(self, one: _Subscription, method: Callable[..., Any], *arguments: Any) -> Any:
-        local = self.local
-        if local.is_telling:
-            return None
-        local.is_telling = True
-        # In a compiled region the compiler looks at each frame of Python that it has not traced.
-        compiler: Any = sys.modules.get(_COMPILER)
-        outer = compiler.set_eval_frame(None) if compiler is not None else None
+    def _tell(self, event: str, need: Needs, *arguments: Any) -> None:
+        if self.local.is_telling:
+            return
+        outer = self._begin_telling()
         try:
-            return method(*arguments)
-        except Exception:
-            text = traceback.format_exc().rstrip()
-            with contextlib.suppress(Exception):
-                self.report(f"{one.name} has raised in {method.__name__}:\n{text}")
-            return None
+            for one in reversed(self.subscriptions):
+                method = getattr(one, event)
+                if method is not None and need in one.needs:
+                    try:
+                        method(*arguments)
+                    except Exception:
+                        self._report(one, event)
         finally:
-            if compiler is not None:
-                compiler.set_eval_frame(outer)
-            local.is_telling = False
+            self._end_telling(outer)
+
+    def _begin_telling(self) -> Any:
+        """Announce nothing on this thread from now on, and compile nothing.
+
+        In a compiled region the compiler looks at each frame of Python that it has not traced.
+        """
+        self.local.is_telling = True
+        compiler: Any = sys.modules.get(_COMPILER)
+        return None if compiler is None else (compiler, compiler.set_eval_frame(None))
+
+    def _end_telling(self, outer: Any) -> None:
+        if outer is not None:
+            compiler, callback = outer
+            compiler.set_eval_frame(callback)
+        self.local.is_telling = False
+
+    def _report(self, one: _Subscription, event: str) -> None:
+        text = traceback.format_exc().rstrip()
+        with contextlib.suppress(Exception):
+            self.report(f"{one.name} has raised in {event}:\n{text}")
 
     def _set(self, change: Callable[[Subscriptions], Subscriptions]) -> None:
         with self._lock:
@@ -390,6 +427,7 @@ class Operations:
 
 Provision = Callable[[Operations], Callable[[], None]]
 
+_PYTHON = Issuer.PYTHON
 _COMPILER = "torch._C._dynamo.eval_frame"
 
 
