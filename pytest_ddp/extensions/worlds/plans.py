@@ -18,6 +18,7 @@ What 1, 3 and the reference's half of 4 have shown is kept for the other worlds 
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Generator, Sequence
@@ -80,7 +81,10 @@ class Plans:
         self._config = config
         self._items: dict[_Key, dict[str, pytest.Item]] = {}
         self._references: dict[_Key, Reference] = {}
+        self._left: dict[_Key, set[pytest.Item]] = {}
+        """Selected worlds that have not run."""
         self._folder: Path | None = None
+        self._numbers = itertools.count()
 
     def collected(self, items: Sequence[pytest.Item]) -> None:
         """Take the worlds of a file, also those that are deselected later."""
@@ -96,6 +100,7 @@ class Plans:
     def plan(self, item: pytest.Item) -> RunPlan:
         """The runs of a world."""
         key = item.stash[_KEY]
+        self._drop_others(key, item)
         reference = self._references.get(key)
         if reference is None:
             worlds: Any = item.stash[MARK].extra[EXTENSION]
@@ -105,10 +110,23 @@ class Plans:
         seed_name = f"{key[0]}::{key[1]} {key[2]}"
         return RunPlan(_WorldRuns(item, reference, seed_name).runs())
 
+    def _drop_others(self, key: _Key, item: pytest.Item) -> None:
+        """Remove the values of references whose worlds have all run, this one's aside.
+
+        An item that runs again does so before the next one.
+        """
+        if not self._left:
+            for other in item.session.items:
+                if _KEY in other.stash:
+                    self._left.setdefault(other.stash[_KEY], set()).add(other)
+        self._left.get(key, set()).discard(item)
+        for done in [one for one in self._references if one != key and not self._left.get(one)]:
+            shutil.rmtree(self._references.pop(done).folder, ignore_errors=True)
+
     def _new_folder(self) -> Path:
         if self._folder is None:
             self._folder = self._config._tmp_path_factory.mktemp("ddp-worlds")  # type: ignore[attr-defined]
-        folder = self._folder / str(len(self._references))
+        folder = self._folder / str(next(self._numbers))
         folder.mkdir()
         return folder
 

@@ -278,6 +278,11 @@ STATES = """
         ddp.across_worlds.assert_close("value", value, rtol=0.1, atol=0)
         ddp.across_worlds.assert_close("same", torch.ones(3), exact=True)
 
+    def test_files_of_others_are_gone(tmp_path_factory):
+        # Those of tests whose worlds have all run, but the last one.
+        (folder,) = tmp_path_factory.getbasetemp().glob("ddp-worlds0")
+        assert len([*folder.iterdir()]) == 1
+
     @pytest.fixture
     def late(ddp, request):
         dtype = torch.get_default_dtype()
@@ -475,6 +480,10 @@ def test_comparisons_in_teardown_count(states: Finished) -> None:
     assert fewer.verdict == "passed+error"
     assert "world ddp has compared 'late' never" in flat(fewer.text)
     assert states["test_skips_a_world[ddp]"].verdict == "skipped"
+
+
+def test_a_reference_is_kept_while_it_is_needed(states: Finished) -> None:
+    assert states["test_files_of_others_are_gone"].verdict == "passed"
 
 
 def test_a_wider_fixture_is_not_made_in_float64(states: Finished) -> None:
