@@ -3,4 +3,4 @@
 FOLDER = "__comms__"
 """Snapshots are in a folder of this name beside the tests."""
 OPTION_GROUP = "communication of ddp tests"
-"""In ``pytest --help``, for options of what is built on the observer, too."""
+"""In ``pytest --help``, for options of ``portable=``, too."""

@@ -245,8 +245,8 @@ class Operations:
         """
         form = Form(f"ddp.{name}", f"ddp.{name}", (), ())
         operation = Operation(None, "", Description(form, name), Issuer.FIXTURE)
-        told = () if self.local.is_telling else self.subscriptions
-        told = self.tell_before(operation, told)
+        is_own = self.local.is_telling  # a subscriber's
+        told = () if is_own else self.tell_before(operation, self.subscriptions)
         thread = threading.get_ident()
         self._exchanges[thread] = operation
         try:
@@ -317,7 +317,7 @@ class Operations:
                         failure = one.before(operation)
                     except Exception:
                         self._report(one, "before")
-                    if failure is not None:
+                    if isinstance(failure, BaseException):
                         break
         except BaseException as error:  # Ctrl-C, while it holds the thread
             failure = error

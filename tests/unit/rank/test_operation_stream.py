@@ -248,12 +248,30 @@ def test_what_a_subscriber_issues_is_announced_to_nobody(
 
     class Issuing:
         def before(self, operation: Operation) -> None:
+            with stream.exchange("gather"):
+                dist.barrier()
             dist.barrier()
+
+        returned = waited = lambda self, *_: dist.barrier()
 
     stream.subscribe(log, ALL)
     stream.subscribe(Issuing())
     dist.all_reduce(x)
-    assert [operation.name for operation in log.operations] == ["all_reduce"]
+    dist.monitored_barrier()
+    with stream.exchange("barrier"):
+        pass
+    names = [operation.name for operation in log.operations]
+    assert names == ["all_reduce", "monitored_barrier", "ddp.barrier"]
+
+
+def test_what_before_returns_besides_exceptions_is_nothing(
+    stream: Operations, x: torch.Tensor
+) -> None:
+    log = Log()
+    stream.subscribe(log)
+    stream.subscribe(type("Odd", (), {"before": lambda self, operation: True})())
+    dist.all_reduce(x)
+    assert log.events == ["before all_reduce", "returned all_reduce", "waited all_reduce"]
 
 
 def test_an_error_of_torch_ends_the_issue(stream: Operations, x: torch.Tensor) -> None:
