@@ -46,7 +46,7 @@ LATE = """
         total = torch.ones(1)
         dist.barrier()
         work = dist.all_reduce(total, async_op=True)
-        time.sleep(0.7)
+        time.sleep(1.5)
         seen = total.item()
         work.wait()
         assert seen == 2
@@ -64,8 +64,8 @@ def test_a_rank_is_late_in_three_runs(suite: Suite) -> None:
     suite.write("test_late.py", LATE)
     finished = suite.run(*EXTRA_ARGS)
     finished.assert_outcomes(passed=2, failed=1)
-    assert "fails if rank 1 is 1 s late" in finished["test_reads_too_early"].text
-    assert finished["test_patient"].duration > 1.4
+    assert "fails if rank 1 is 3 s late" in finished["test_reads_too_early"].text
+    assert finished["test_patient"].duration > 3
 
 
 SUBSCRIBERS = """
