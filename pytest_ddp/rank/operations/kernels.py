@@ -16,7 +16,7 @@ of CUDA graphs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -62,13 +62,14 @@ def watch_functional(operations: Operations) -> None:
 def _functional_kernel(operations: Operations, operator: Any, form: Form) -> Callable[..., Any]:
     c10d: Any = dist.distributed_c10d
     below, redispatch = _below(), operator.redispatch
-    names = tuple(argument.name for argument in operator._schema.arguments)
+    schema = operator._schema.arguments
+    read = _method_arguments(form, {one.name: place for place, one in enumerate(schema)})
     describe = operations.describer.of(form, form.methods[0], Issuer.FUNCTIONAL)
 
     def kernel(keys: Any, *args: Any) -> Any:
         if not _is_real(args[0]):
             return redispatch(keys & below, *args)
-        group, given = c10d._resolve_process_group(args[-1]), _method_arguments(form, names, args)
+        group, given = c10d._resolve_process_group(args[-1]), read(args)
         operation = describe(group, given, {})
         if operations.is_watched and not operations.local.is_telling:
             arguments = Given(given, {}, {})
@@ -94,28 +95,35 @@ def _is_real(tensors: Any) -> bool:
     return all(type(tensor) is torch.Tensor for tensor in several) and not several[0].is_meta
 
 
-def _method_arguments(form: Form, names: tuple[str, ...], args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments of the matching method of ``ProcessGroup``."""
-    given = dict(zip(names, args, strict=False))
-    source: Any = given.get("input", given.get("inputs"))
-    options = _options(given.get("reduce_op"), given.get("src"))
-    match form.operation:
-        case "all_gather" | "reduce_scatter":
-            members = given["group_size"]
-            of_rows = _together if form.operation == "all_gather" else _share
-            if isinstance(source, list):
-                return [of_rows(tensor, members) for tensor in source], source, options
-            return of_rows(source, members), source, options
-        case "all_to_all":
-            out_rows, in_rows = given["output_split_sizes"], given["input_split_sizes"]
-            output = PlannedTensor((sum(out_rows), *source.shape[1:]), source.dtype)
-            return output, source, out_rows, in_rows, options
-    return source if isinstance(source, list) else [source], options
+def _method_arguments(
+    form: Form, names: Mapping[str, int]
+) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """What makes the arguments of the matching method of ``ProcessGroup``."""
+    reduce_op, root = names.get("reduce_op"), names.get("src")
 
+    def options(args: tuple[Any, ...]) -> SimpleNamespace:
+        op = None if reduce_op is None else getattr(dist.ReduceOp, args[reduce_op].upper(), None)
+        return SimpleNamespace(reduceOp=op, rootRank=None if root is None else args[root])
 
-def _options(reduce_op: str | None, root: int | None) -> SimpleNamespace:
-    op = None if reduce_op is None else getattr(dist.ReduceOp, reduce_op.upper(), None)
-    return SimpleNamespace(reduceOp=op, rootRank=root)
+    def in_place(args: tuple[Any, ...]) -> tuple[Any, ...]:
+        source = args[0]
+        return source if isinstance(source, list) else [source], options(args)
+
+    def of_rows(args: tuple[Any, ...]) -> tuple[Any, ...]:
+        source, members = args[0], args[names["group_size"]]
+        if isinstance(source, list):
+            return [planned(tensor, members) for tensor in source], source, options(args)
+        return planned(source, members), source, options(args)
+
+    def split(args: tuple[Any, ...]) -> tuple[Any, ...]:
+        source, out_rows, in_rows = args[:3]
+        output = PlannedTensor((sum(out_rows), *source.shape[1:]), source.dtype)
+        return output, source, out_rows, in_rows, options(args)
+
+    planned = _together if form.operation == "all_gather" else _share
+    if "group_size" in names:
+        return of_rows
+    return split if "output_split_sizes" in names else in_place
 
 
 def _share(tensor: torch.Tensor, members: int) -> PlannedTensor:
