@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_ddp.deadlock.dependence import dependence
-from pytest_ddp.outcome.outcome import Expiry, Hang, RankLine, RootCause, ranks_text
+from pytest_ddp.outcome.outcome import Expiry, Hang, HangKind, RankLine, RootCause, ranks_text
 from pytest_ddp.outcome.stack_dumps import shorten
 from pytest_ddp.protocol.rank_status import (
     NEW_GROUP,
@@ -101,8 +101,10 @@ def prove(probed: Mapping[int, ProbedRank], left: float = -math.inf) -> Hang | N
     if not hopeless:
         return None
     chosen = [need for rank in sorted(hopeless) for need in hopeless[rank]]
+    kind, sentence = _verdict(chosen, probed)
     return Hang(
-        sentence=_sentence(chosen, probed),
+        kind,
+        sentence,
         culprits=tuple(sorted({need.other for need in chosen} - hopeless.keys())),
         table=tuple(_line(rank, probed[rank]) for rank in sorted(probed)),
         root_cause=_root_cause(chosen, probed),
@@ -243,12 +245,14 @@ def _kinds(wait: PendingOperation, probed: Mapping[int, ProbedRank]) -> Iterator
 # ------------------------------------------------------------------ words
 
 
-def _sentence(needs: list[Need], probed: Mapping[int, ProbedRank]) -> str:
+def _verdict(needs: list[Need], probed: Mapping[int, ProbedRank]) -> tuple[HangKind, str]:
     contradiction = next((need for need in needs if need.contradiction), None)
     if contradiction is not None:
-        return _mismatch(contradiction, probed[contradiction.other].now)
+        return HangKind.MISMATCH, _mismatch(contradiction, probed[contradiction.other].now)
     need = next((n for n in needs if probed[n.other].ended), needs[0])
-    return f"deadlock: rank {need.rank} waits in {wait_words(need.wait)}, {_excuse(need, probed)}"
+    kind = HangKind.FOR_ENDED if probed[need.other].ended else HangKind.FOR_EACH_OTHER
+    waits = f"rank {need.rank} waits in {wait_words(need.wait)}"
+    return kind, f"deadlock: {waits}, {_excuse(need, probed)}"
 
 
 def _mismatch(need: Need, other: RankStatus) -> str:

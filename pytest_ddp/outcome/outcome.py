@@ -128,10 +128,22 @@ class RootCause:
     """The reason why they are unknown, if there are no ranks."""
 
 
+class HangKind(enum.StrEnum):
+    """Why ranks can never go on. A string, as it crosses to another process as JSON."""
+
+    MISMATCH = "mismatch"
+    """At one place in a group's sequence, their collectives do not fit together."""
+    FOR_ENDED = "for ended"
+    """They wait for a rank that has ended the test."""
+    FOR_EACH_OTHER = "for each other"
+    """They wait in a circle."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hang:
     """The proof that a test could never have ended."""
 
+    kind: HangKind
     sentence: str
     """The verdict: "deadlock: rank 0 waits in all_reduce #7 of the default group, ..."."""
     culprits: tuple[int, ...]

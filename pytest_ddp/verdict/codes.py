@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pytest_ddp import extending
+from pytest_ddp.outcome.outcome import HangKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -546,11 +547,12 @@ def of_message(message: str) -> str:
     return next(found, "")
 
 
-def of_hang(sentence: str) -> str:
-    """The code of a hang that is proved, by the sentence that says so."""
-    if sentence.startswith("mismatch"):
-        return MISMATCH
-    return WAITS_FOR_ENDED if " has ended the test " in sentence else WAITS_FOR_EACH_OTHER
+OF_HANG = {
+    HangKind.MISMATCH: MISMATCH,
+    HangKind.FOR_ENDED: WAITS_FOR_ENDED,
+    HangKind.FOR_EACH_OTHER: WAITS_FOR_EACH_OTHER,
+}
+"""The code of a hang that is proved."""
 
 
 def pointer(code: str, docs_url: str) -> str:

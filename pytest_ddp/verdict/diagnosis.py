@@ -13,6 +13,7 @@ from operator import itemgetter
 from pytest_ddp.outcome import stack_dumps
 from pytest_ddp.outcome.outcome import (
     Ending,
+    HangKind,
     RankLine,
     RankOutcome,
     RootCause,
@@ -282,7 +283,7 @@ def _kind(failure: Failure, groups: Sequence[Sequence[RankFailure]]) -> Kind:
 
 def _kind_of_stop(outcome: RunOutcome) -> Kind:
     if outcome.hang is not None:
-        is_mismatch = outcome.hang.sentence.startswith("mismatch")
+        is_mismatch = outcome.hang.kind is HangKind.MISMATCH
         return Kind.MISMATCH if is_mismatch else Kind.DEADLOCK
     return Kind.STOPPED if outcome.timeout is None else Kind.TIMEOUT
 
@@ -294,10 +295,10 @@ def _code(failure: Failure, kind: Kind, groups: Sequence[Sequence[RankFailure]])
     hang = failure.outcome.hang
     match kind:
         case Kind.DEADLOCK | Kind.MISMATCH if hang is not None:
-            return codes.of_hang(hang.sentence)
+            return codes.OF_HANG[hang.kind]
         case Kind.TIMEOUT:
             return _code_of_timeout(failure, [t for group in groups for t in group])
-        case Kind.COLLECTIVES if not failure.disagreement.startswith("unequal number"):
+        case Kind.COLLECTIVES if failure.disagreement == failure.outcome.mismatch:
             return codes.UNLIKE
         case Kind.STOPPED if failure.after is not None:
             return ""  # the first failure has one

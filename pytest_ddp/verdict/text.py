@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from _pytest._code.code import ReprExceptionInfo, ReprFileLocation, ReprTraceback
 
-from pytest_ddp.outcome.outcome import Hang, RankLine, ranks_text
+from pytest_ddp.outcome.outcome import Hang, HangKind, RankLine, ranks_text
 from pytest_ddp.verdict.codes import pointer
 from pytest_ddp.verdict.diagnosis import Diagnosis, Failure, Kind, RankDiagnosis
 from pytest_ddp.verdict.lost_ranks import children, entries_of_lost_rank
@@ -232,7 +232,7 @@ def _have_lost_peers_alone(hang: Hang, diagnosis: Diagnosis) -> bool:
     """Whether all waiting ranks are in one collective, and wait for ranks with a shown failure."""
     failed = {trouble.rank.rank for group in diagnosis.roots for trouble in group}
     waits = {row.collective for row in hang.table if row.state == "waits"}
-    is_deadlock = not hang.sentence.startswith("mismatch")
+    is_deadlock = hang.kind is not HangKind.MISMATCH
     return is_deadlock and len(waits) == 1 and bool(hang.culprits) and failed >= {*hang.culprits}
 
 

@@ -56,7 +56,7 @@ class Judge:
     def hang_text(self, hang: Hang, processes: Iterable[Watched]) -> str:
         """What is known of a hang of these processes, with its code."""
         text = spawn_texts.of_hang(hang, [each for each in processes if each.hang is hang])
-        return f"{text}\n{codes.pointer(codes.of_hang(hang.sentence), self._docs_url)}"
+        return f"{text}\n{codes.pointer(codes.OF_HANG[hang.kind], self._docs_url)}"
 
     @property
     def explained(self) -> str:

@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 
 from pytest_ddp.extensions.adopt.exit_deadline import ExitDeadline
 from pytest_ddp.extensions.adopt.ranks.served_messages import Proved, RankKnown, Watch
-from pytest_ddp.outcome.outcome import Hang, RankLine, RootCause
+from pytest_ddp.outcome.outcome import Hang, HangKind, RankLine, RootCause
 from pytest_ddp.protocol.channel import Channel, ChannelError
 from pytest_ddp.protocol.host_messages import Json
 from pytest_ddp.protocol.messages import Message
@@ -111,6 +111,7 @@ class Watcher:
 def _hang(fields: Json) -> Hang:
     cause = fields["root_cause"]
     restored = {
+        "kind": HangKind(fields["kind"]),
         "culprits": tuple(fields["culprits"]),
         "table": tuple(RankLine(**row) for row in fields["table"]),
         "root_cause": RootCause(**{**cause, "ranks": tuple(cause["ranks"])}),

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ddp.outcome.outcome import Ending, Hang, Machine, RankLine, RunOutcome
+from pytest_ddp.outcome.outcome import Ending, Hang, HangKind, Machine, RankLine, RunOutcome
 from pytest_ddp.protocol.host_messages import Clock
 from pytest_ddp.protocol.messages import Phase
 from pytest_ddp.protocol.trace_lines import TraceLine, TraceLog
@@ -219,6 +219,7 @@ def test_a_rank_has_the_place_and_the_sizes_that_the_text_has() -> None:
 
 
 HANG = Hang(
+    HangKind.FOR_ENDED,
     "deadlock: rank 0 waits in barrier #3 of the default group, rank 1 has ended",
     (1,),
     (RankLine(0, "waits", "call", "barrier #3 of the default group", "test_made.py:9"),),

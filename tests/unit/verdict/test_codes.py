@@ -11,7 +11,7 @@ import pytest
 
 from pytest_ddp import extending
 from pytest_ddp.__main__ import main
-from pytest_ddp.outcome.outcome import Ending, Expiry, Hang, RankLine, RankOutcome
+from pytest_ddp.outcome.outcome import Ending, Expiry, Hang, HangKind, RankLine, RankOutcome
 from pytest_ddp.protocol.messages import EXIT_LINK_LOST
 from pytest_ddp.settings.options import Output
 from pytest_ddp.verdict import codes
@@ -23,14 +23,15 @@ from tests.unit.handmade import ASSERTED, CRASHED, dead, stopped
 
 ENTRIES = [*by_code().values()]
 ENDED = Hang(
+    HangKind.FOR_ENDED,
     sentence="deadlock: rank 0 waits in barrier #1 of the default group, rank 1 has ended the test "
     "without it",
     culprits=(1,),
     table=(RankLine(0, "waits", "call", "barrier #1", ""), RankLine(1, "ended", "", "", "")),
     hint="rank 1 issued no collective: why?",
 )
-CIRCLE = replace(ENDED, sentence="deadlock: rank 0 waits in barrier #1, rank 1 in barrier #1")
-UNLIKE = replace(ENDED, sentence="mismatch: rank 0 waits in barrier #1, rank 1 in broadcast #1")
+CIRCLE = replace(ENDED, kind=HangKind.FOR_EACH_OTHER)
+UNLIKE = replace(ENDED, kind=HangKind.MISMATCH)
 IN_NEW_GROUP = Expiry((), (RankLine(0, "waits", "call: new_group", "new_group #1 (all)", ""),))
 KILLED = dead(returncode=-signal.SIGKILL)
 FINDING = "not portable to nccl: lost handle: nothing waited for all_reduce on world\n  Fix: wait."

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.outcome.outcome import Ending, Hang, RankLine, RankOutcome, RootCause
+from pytest_ddp.outcome.outcome import Ending, Hang, HangKind, RankLine, RankOutcome, RootCause
 from pytest_ddp.protocol.messages import Phase
 from pytest_ddp.protocol.rank_status import GroupCount
 from pytest_ddp.settings.options import Output
@@ -23,6 +23,7 @@ from tests.unit import handmade as made
 from tests.unit.handmade import ASSERTED, CLOSED, CRASHED, dead, stopped
 
 HANG = Hang(
+    HangKind.FOR_ENDED,
     sentence="deadlock: rank 0 waits in all_reduce #7 of the default group, rank 1 has ended it",
     culprits=(1,),
     table=(
@@ -58,7 +59,7 @@ def counts(number: int) -> tuple[GroupCount, ...]:
         (
             Kind.MISMATCH,
             (stopped(0), stopped(1)),
-            {"hang": replace(HANG, sentence="mismatch: of some sort")},
+            {"hang": replace(HANG, kind=HangKind.MISMATCH)},
         ),
         (Kind.TIMEOUT, (stopped(0), made.passing(1)), {"timeout": 5.0}),
         (Kind.STOPPED, (stopped(0), made.passing(1)), {}),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddp.outcome.outcome import Ending, Hang, RankLine
+from pytest_ddp.outcome.outcome import Ending, Hang, HangKind, RankLine
 from pytest_ddp.protocol.messages import Phase
 from tests.acceptance.suite import flat
 from tests.unit import handmade as made
@@ -301,6 +301,7 @@ def test_stack_of_machinery_alone_is_not_empty() -> None:
 LOADER = "/env/lib/python3.11/site-packages/torch/utils/data/_utils/pin_memory.py"
 SENTENCE = "deadlock: rank 0 waits in all_reduce #7 of the default group, rank 2 in barrier #7"
 HANG = Hang(
+    HangKind.FOR_ENDED,
     sentence=SENTENCE,
     culprits=(2,),
     table=(
@@ -349,7 +350,8 @@ def test_proven_hang_beside_a_failure_is_a_note() -> None:
 
 
 def test_proven_hang_without_a_table() -> None:
-    assert text(stopped(0), hang=Hang("deadlock: so it is", (), ())).startswith("deadlock: so")
+    hang = Hang(HangKind.FOR_ENDED, "deadlock: so it is", (), ())
+    assert text(stopped(0), hang=hang).startswith("deadlock: so")
 
 
 def test_proven_hang_is_not_hidden_by_an_expected_failure() -> None:

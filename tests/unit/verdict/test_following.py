@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from _pytest.reports import TestReport
 
-from pytest_ddp.outcome.outcome import Ending, Hang, RankOutcome
+from pytest_ddp.outcome.outcome import Ending, Hang, HangKind, RankOutcome
 from pytest_ddp.protocol.messages import Phase
 from tests.unit import handmade as made
 
@@ -70,6 +70,6 @@ def test_ranks_that_were_stopped_after_a_failure_say_so() -> None:
 def test_teardown_that_could_never_end_is_shown() -> None:
     setup, call = made.report(Phase.SETUP), made.report(Phase.CALL)
     stuck = made.rank(2, setup, call, ending=Ending.STOPPED)
-    hang = Hang("deadlock: so it is", (), ())
+    hang = Hang(HangKind.FOR_EACH_OTHER, "deadlock: so it is", (), ())
     told = made.merged(made.passing(0, made.ASSERTED), in_teardown(1, LOST), stuck, hang=hang)[-1]
     assert made.verdict(told) == "deadlock: so it is"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddp.outcome.outcome import Hang, RankOutcome
+from pytest_ddp.outcome.outcome import Hang, HangKind, RankOutcome
 from pytest_ddp.protocol.rank_status import Handled
 from pytest_ddp.verdict.diagnosis import note, verdict_prefix
 from tests.unit import handmade as made
@@ -60,7 +60,7 @@ def test_words(handled: dict[int, Handled | None], begins: str, ends: str) -> No
 
 
 def test_kind_stays_and_the_rank_that_has_ended_handles_nothing() -> None:
-    hang = Hang("mismatch: so it is", (), ())
+    hang = Hang(HangKind.MISMATCH, "mismatch: so it is", (), ())
     told = failure(made.passing(0, status=standing(handled=FIRST)), within(1, FIRST), hang=hang)
     begin = "while handling ValueError: label 17 (rank 1, /src/data.py:7): "
     assert verdict(told) == f"{begin}mismatch: so it is"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ddp.outcome.outcome import Hang, RankLine, ranks_text
+from pytest_ddp.outcome.outcome import Hang, HangKind, RankLine, ranks_text
 from pytest_ddp.protocol.messages import Phase
 from pytest_ddp.verdict.rank_failure import first_line
 from tests.unit import handmade as made
@@ -195,7 +195,8 @@ BARRIER = "barrier #1 of the default group"
 
 def waiting(*others: str, culprits: tuple[int, ...] = (0,)) -> Hang:
     rows = [RankLine(n, "waits", "call", each, "a.py:3") for n, each in enumerate(others, 1)]
-    return Hang("deadlock: rank 1 waits", culprits, (RankLine(0, "ended", "", "", ""), *rows))
+    table = (RankLine(0, "ended", "", "", ""), *rows)
+    return Hang(HangKind.FOR_ENDED, "deadlock: rank 1 waits", culprits, table)
 
 
 def test_peers_that_wait_in_one_collective_take_one_line() -> None:
@@ -214,7 +215,7 @@ def test_peers_that_wait_in_one_collective_take_one_line() -> None:
         waiting(BARRIER, "all_reduce #1 of the default group"),
         waiting(BARRIER, BARRIER, culprits=(0, 3)),
         waiting(BARRIER, BARRIER, culprits=()),
-        replace(waiting(BARRIER, BARRIER), sentence="mismatch: so it is"),
+        replace(waiting(BARRIER, BARRIER), kind=HangKind.MISMATCH),
     ],
 )
 def test_proof_that_says_more_than_the_failure_stays(hang: Hang) -> None:

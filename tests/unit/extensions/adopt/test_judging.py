@@ -6,7 +6,7 @@ import pytest
 
 from pytest_ddp.extensions.adopt.exit_deadline import ExitDeadline
 from pytest_ddp.extensions.adopt.judging import ADVICE, EARLY_ADVICE, Judge
-from pytest_ddp.outcome.outcome import Hang, RankLine
+from pytest_ddp.outcome.outcome import Hang, HangKind, RankLine
 from pytest_ddp.protocol.status_page import StatusNote
 from tests.unit.extensions.adopt.processes import Process, ended
 
@@ -14,6 +14,7 @@ EXPLAINED = "DDP-066: python -m pytest_ddp explain DDP-066"
 NODEID = "test_it.py::test_it"
 LEFT = StatusNote(phase="target")
 HANG = Hang(
+    HangKind.FOR_ENDED,
     "deadlock: rank 0 waits, rank 1 has ended the test without it",
     (0,),
     (RankLine(0, "waits", "target", "barrier #1", ""),),

@@ -15,7 +15,7 @@ from pytest_ddp.extensions.adopt.ranks.served_messages import (
     Watch,
 )
 from pytest_ddp.extensions.adopt.watching import _hang
-from pytest_ddp.outcome.outcome import Hang, RankLine, RootCause
+from pytest_ddp.outcome.outcome import Hang, HangKind, RankLine, RootCause
 from pytest_ddp.protocol.channel import dumps, loads
 from pytest_ddp.protocol.messages import EXTENSION_KINDS
 from tests.unit.protocol.test_channel_messages import round_trip
@@ -37,7 +37,9 @@ def test_descriptors_are_counted_by_the_message() -> None:
 
 def test_a_hang_is_the_same_after_its_message() -> None:
     row = RankLine(0, "waits", "target", "barrier #1", "test_it.py:3 in test_it", "0", 1)
-    hang = Hang("deadlock: rank 0 waits", (1,), (row,), RootCause((1,)), "Is it late?")
+    hang = Hang(
+        HangKind.FOR_ENDED, "deadlock: rank 0 waits", (1,), (row,), RootCause((1,)), "Is it late?"
+    )
     message = loads(dumps(Proved(dataclasses.asdict(hang), (4711,), (None,))))
     assert isinstance(message, Proved)
     assert _hang(message.hang) == hang

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_ddp.extensions.adopt.spawn_texts import of_ends, of_hang
-from pytest_ddp.outcome.outcome import Hang, RankLine
+from pytest_ddp.outcome.outcome import Hang, HangKind, RankLine
 from pytest_ddp.protocol.rank_status import Handled
 from pytest_ddp.protocol.status_page import StatusNote
 from tests.unit.extensions.adopt.processes import ended
@@ -80,7 +80,9 @@ def test_a_hang_is_the_proof_a_row_for_each_rank_and_stacks_in_their_order() -> 
         for rank in range(2)
     )
     nobody = RankLine(-17, "runs", "target", "", "")
-    hang = Hang("deadlock: rank 0 waits in all_reduce #1", (1,), (*rows, nobody))
+    hang = Hang(
+        HangKind.FOR_ENDED, "deadlock: rank 0 waits in all_reduce #1", (1,), (*rows, nobody)
+    )
     dump = stacks(TORCH, USER)
     both = [ended(-9, StatusNote("target"), dump, rank=rank, hang=hang).watched for rank in (1, 0)]
     first, *lines = of_hang(hang, both).splitlines()
@@ -95,7 +97,12 @@ def test_a_hang_is_the_proof_a_row_for_each_rank_and_stacks_in_their_order() -> 
 
 
 def test_an_exception_whose_handler_waits_stands_before_the_proof() -> None:
-    hang = Hang("deadlock: rank 1 waits", (0,), (RankLine(1, "waits", "target", "", ""),))
+    hang = Hang(
+        HangKind.FOR_ENDED,
+        "deadlock: rank 1 waits",
+        (0,),
+        (RankLine(1, "waits", "target", "", ""),),
+    )
     error = Handled("ValueError", "no label", "test_sum.py:7 in add")
     both = [
         ended(-9, StatusNote("target"), rank=rank, hang=hang, status=standing(handled=mine)).watched
