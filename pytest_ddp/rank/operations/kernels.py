@@ -71,7 +71,7 @@ def _functional_kernel(operations: Operations, operator: Any, form: Form) -> Cal
             return redispatch(keys & below, *args)
         group, given = c10d._resolve_process_group(args[-1]), read(args)
         operation = describe(group, given, {})
-        if operations.is_watched and not operations.local.is_telling:
+        if operations.is_watched and not operations.local.is_announcing:
             arguments = Given(given, {}, {})
             return operations.run(operation, arguments, redispatch, (keys & below, *args), {})
         recorder = operations.recorder
@@ -172,7 +172,7 @@ def _operator_kernel(
         operation = local.operation
         is_known = operation is not None
         whom = operations.at_operator if is_known else operations.at_cpp
-        if not whom or local.is_telling or (operation is not None and operation.told):
+        if not whom or local.is_announcing or (operation is not None and operation.callees):
             return redispatch(keys & below, *args, **kwargs)
         first = None if counted is None else args[counted]
         while isinstance(first, list):
@@ -183,17 +183,17 @@ def _operator_kernel(
             group = unbox(args[group_at])
             operation = Operation(group, group.group_name, described, Issuer.CPP)
         operation.given = new_given(Given, (args, kwargs, names))
-        told = operations.tell_before(operation, whom)
+        called = operations.announce(operation, whom)
         if is_known:
-            operation.told = told
+            operation.callees = called
             # Kept nowhere, as it would lengthen the life of a Work.
             return redispatch(keys & below, *args, **kwargs)
         try:
             result = redispatch(keys & below, *args, **kwargs)
         except BaseException as error:
-            operations.tell_returned(operation, told, None, error)
+            operations.announce_return(operation, called, None, error)
             raise
-        operations.tell_returned(operation, told, None, None)
+        operations.announce_return(operation, called, None, None)
         return result
 
     return kernel

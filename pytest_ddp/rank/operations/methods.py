@@ -65,7 +65,7 @@ def _issuing(operations: Operations, original: Any, form: Form, method: str) -> 
     # which warn and log, are callers of it; below it is only C++.
     def issuing(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
         operation = describe(group, args, kwargs)
-        if operations.is_watched and not operations.local.is_telling:
+        if operations.is_watched and not operations.local.is_announcing:
             given = new_given(Given, (args, kwargs, {}))
             return operations.run(operation, given, original, (group, *args), kwargs)
         recorder = operations.recorder
@@ -93,11 +93,11 @@ def _monitoring(
 
     def monitoring(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
         operation = describe(group, args, kwargs)
-        if operations.is_watched and not operations.local.is_telling:
+        if operations.is_watched and not operations.local.is_announcing:
             operation.given = Given(args, kwargs, {})
-            told = operations.tell_before(operation, operations.at_method)
+            called = operations.announce(operation, operations.at_method)
         else:
-            told = ()
+            called = ()
         thread, local = threading.get_ident(), operations.local
         outer, local.operation = local.operation, operation
         operations.waiting[thread] = operation
@@ -107,7 +107,7 @@ def _monitoring(
             local.operation = outer
             operations.waiting.pop(thread, None)
             operations.recorder.waited(operation, error)
-            operations.tell_returned(operation, told, None, error)
+            operations.announce_return(operation, called, None, error)
 
         try:
             result = original(group, *args, **kwargs)
@@ -151,13 +151,13 @@ def _waiting(operations: Operations, original: Any) -> Callable[..., Any]:
             operation.is_waited = True
             operations.recorder.waited(operation, error)
             if operations.subscriptions:
-                operations.tell_waited(operation, error)
+                operations.announce_end_of_wait(operation, error)
             raise
         waiting.pop(thread, None)
         operation.is_waited = True
         operations.recorder.waited(operation, None)
         if operations.subscriptions:
-            operations.tell_waited(operation, None)
+            operations.announce_end_of_wait(operation, None)
         return result
 
     return wait
@@ -186,11 +186,11 @@ def _using(operations: Operations, original: Any, method: str) -> Callable[..., 
             return original(work, *args, **kwargs)
         operation.is_waited |= method != "is_completed"
         if method in _PASSES_ON:
-            operations.tell_passed_on(operation)
+            operations.announce_passed_on(operation)
         result = original(work, *args, **kwargs)
         if method in _COMPLETES and (result or method != "is_completed"):
             operation.is_waited = True
-            operations.tell_waited(operation, None)
+            operations.announce_end_of_wait(operation, None)
         return result
 
     return used

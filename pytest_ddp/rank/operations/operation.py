@@ -114,7 +114,7 @@ class Operation:
 
     __slots__ = (
         *("described", "given", "group", "is_waited", "issuer", "limit", "number"),
-        *("process_group", "told", "__weakref__"),
+        *("process_group", "callees", "__weakref__"),
     )
 
     def __init__(
@@ -132,7 +132,7 @@ class Operation:
         """Timeout in seconds that the caller has passed to ``wait``."""
         self.is_waited = False
         """Whether something has waited for its ``Work``, or taken the wait over."""
-        self.told: tuple[Any, ...] = ()
+        self.callees: tuple[Any, ...] = ()
         """The subscribers that were called at its operator."""
         self.given: Given | None = None
         """The arguments, for subscribers; those of the operator, by name, where they are needed."""

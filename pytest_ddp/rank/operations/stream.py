@@ -116,7 +116,7 @@ Subscriptions = tuple[_Subscription, ...]
 class _Local(threading.local):
     operation: Operation | None = None
     """What this thread issues, in the call of a method or of a functional collective."""
-    is_telling = False
+    is_announcing = False
     """Whether this thread calls a subscriber: what that issues is announced to nobody."""
 
 
@@ -139,7 +139,7 @@ class Operations:
         self.on_new_group: list[Callable[[dist.ProcessGroup], None]] = []
         """Called with each group that is made."""
         self.report: Callable[[str], None] = _to_stderr
-        """Tells of a mistake of a subscriber."""
+        """Reports a mistake of a subscriber."""
         self.waiting: dict[int, Operation] = {}
         """The operation that each thread waits for right now, by thread identifier."""
         self.unknown: dict[int, None] = {}
@@ -245,18 +245,18 @@ class Operations:
         """
         form = Form(f"ddp.{name}", f"ddp.{name}", (), ())
         operation = Operation(None, "", Description(form, name), Issuer.FIXTURE)
-        is_own = self.local.is_telling  # a subscriber's
-        told = () if is_own else self.tell_before(operation, self.subscriptions)
+        is_own = self.local.is_announcing  # a subscriber's
+        called = () if is_own else self.announce(operation, self.subscriptions)
         thread = threading.get_ident()
         self._exchanges[thread] = operation
         try:
             yield
         except BaseException as error:
             self._exchanges.pop(thread, None)
-            self.tell_returned(operation, told, None, error)
+            self.announce_return(operation, called, None, error)
             raise
         self._exchanges.pop(thread, None)
-        self.tell_returned(operation, told, None, None)
+        self.announce_return(operation, called, None, None)
 
     def run(
         self,
@@ -280,7 +280,7 @@ class Operations:
         """
         local, recorder = self.local, self.recorder
         operation.given = given
-        told = self.at_method and self.tell_before(operation, self.at_method)
+        called = self.at_method and self.announce(operation, self.at_method)
         recorder.before(operation)
         outer, local.operation = local.operation, operation
         try:
@@ -288,7 +288,7 @@ class Operations:
         except BaseException as error:
             local.operation = outer
             recorder.returned(operation, error)
-            self.tell_returned(operation, told, None, error)
+            self.announce_return(operation, called, None, error)
             raise
         local.operation = outer
         recorder.returned(operation, None)
@@ -297,19 +297,19 @@ class Operations:
             work = result
             # The waits of a class in Python are not seen.
             is_seen = Needs.USES in self._provided and type(work).wait is dist.Work.wait
-            gone = partial(self._tell_dropped, operation) if is_seen else None
+            gone = partial(self._announce_dropped, operation) if is_seen else None
             self.works.put(work, operation, gone)
-        self.tell_returned(operation, told, work, None)
+        self.announce_return(operation, called, work, None)
         return result
 
-    def tell_before(self, operation: Operation, whom: Subscriptions) -> Subscriptions:
+    def announce(self, operation: Operation, whom: Subscriptions) -> Subscriptions:
         """Call ``before``; returns who gets ``returned``.
 
         Raises:
             BaseException: what a subscriber has returned for the user's call.
         """
         failure: BaseException | None = None
-        place, outer = 0, self._begin_telling()
+        place, outer = 0, self._begin_announcing()
         try:
             for place, one in enumerate(whom, 1):  # noqa: B007
                 if one.before is not None:
@@ -322,16 +322,16 @@ class Operations:
         except BaseException as error:  # Ctrl-C, while it holds the thread
             failure = error
         finally:
-            self._end_telling(outer)
+            self._end_announcing(outer)
         if isinstance(failure, BaseException):
-            self.tell_returned(operation, whom[:place], None, failure)
+            self.announce_return(operation, whom[:place], None, failure)
             try:
                 raise failure
             finally:
                 del failure  # its traceback has this frame
         return whom
 
-    def tell_returned(
+    def announce_return(
         self,
         operation: Operation,
         whom: Subscriptions,
@@ -339,39 +339,39 @@ class Operations:
         error: BaseException | None,
     ) -> None:
         """Call ``returned``, and drop what the operation has for the time of its issue."""
-        if whom or operation.told:
-            outer = self._begin_telling()
+        if whom or operation.callees:
+            outer = self._begin_announcing()
             try:
                 # Those of the operator are nearer to torch.
-                for one in (*reversed(operation.told), *reversed(whom)):
+                for one in (*reversed(operation.callees), *reversed(whom)):
                     if one.returned is not None:
                         try:
                             one.returned(operation, work, error)
                         except Exception:
                             self._report(one, "returned")
             finally:
-                self._end_telling(outer)
+                self._end_announcing(outer)
         operation.process_group = operation.given = None
-        operation.told = ()
+        operation.callees = ()
 
-    def tell_waited(self, operation: Operation, error: BaseException | None) -> None:
+    def announce_end_of_wait(self, operation: Operation, error: BaseException | None) -> None:
         """A wait for an operation has ended on this thread."""
-        self._tell("waited", Needs.NOTHING, operation, error)
+        self._announce_event("waited", Needs.NOTHING, operation, error)
 
-    def tell_passed_on(self, operation: Operation) -> None:
+    def announce_passed_on(self, operation: Operation) -> None:
         """A handle was given to where a wait for it is not seen."""
-        self._tell("passed_on", Needs.USES, operation)
+        self._announce_event("passed_on", Needs.USES, operation)
 
     # ------------------------------------------------------------------ inside
 
-    def _tell_dropped(self, operation: Operation, _: object) -> None:
+    def _announce_dropped(self, operation: Operation, _: object) -> None:
         if not operation.is_waited:
-            self._tell("dropped", Needs.USES, operation)
+            self._announce_event("dropped", Needs.USES, operation)
 
-    def _tell(self, event: str, need: Needs, *arguments: Any) -> None:
-        if self.local.is_telling:
+    def _announce_event(self, event: str, need: Needs, *arguments: Any) -> None:
+        if self.local.is_announcing:
             return
-        outer = self._begin_telling()
+        outer = self._begin_announcing()
         try:
             for one in reversed(self.subscriptions):
                 method = getattr(one, event)
@@ -381,22 +381,22 @@ class Operations:
                     except Exception:
                         self._report(one, event)
         finally:
-            self._end_telling(outer)
+            self._end_announcing(outer)
 
-    def _begin_telling(self) -> Any:
+    def _begin_announcing(self) -> Any:
         """Announce nothing on this thread from now on, and compile nothing.
 
         In a compiled region the compiler looks at each frame of Python that it has not traced.
         """
-        self.local.is_telling = True
+        self.local.is_announcing = True
         compiler: Any = sys.modules.get(_COMPILER)
         return None if compiler is None else (compiler, compiler.set_eval_frame(None))
 
-    def _end_telling(self, outer: Any) -> None:
+    def _end_announcing(self, outer: Any) -> None:
         if outer is not None:
             compiler, callback = outer
             compiler.set_eval_frame(callback)
-        self.local.is_telling = False
+        self.local.is_announcing = False
 
     def _report(self, one: _Subscription, event: str) -> None:
         text = traceback.format_exc().rstrip()

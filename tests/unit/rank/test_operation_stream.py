@@ -222,12 +222,12 @@ def test_an_interrupt_while_a_subscriber_holds_the_thread_ends_the_issue(
     with pytest.raises(KeyboardInterrupt):
         dist.all_reduce(x)
     assert log.events == ["before all_reduce", "failed all_reduce"]
-    assert not stream.local.is_telling
+    assert not stream.local.is_announcing
 
 
 def test_what_a_subscriber_raises_is_its_own_mistake(stream: Operations, x: torch.Tensor) -> None:
-    told: list[str] = []
-    stream.report = told.append
+    reported: list[str] = []
+    stream.report = reported.append
 
     class Mistaken:
         def before(self, operation: Operation) -> None:
@@ -236,7 +236,7 @@ def test_what_a_subscriber_raises_is_its_own_mistake(stream: Operations, x: torc
     stream.subscribe(Mistaken())
     dist.all_reduce(x)
     assert x.tolist() == [[1.0] * 3] * 2
-    (text,) = told
+    (text,) = reported
     assert "Mistaken has raised in before:" in text
     assert "KeyError: 'mine'" in text
 
