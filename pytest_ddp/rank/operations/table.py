@@ -207,7 +207,7 @@ BY_OPERATOR = {operator: form for form in TABLE for operator in form.operators}
 BY_FUNCTIONAL = {operator: form for form in TABLE for operator in form.functional}
 _BY_RECORDED = {word: form for form in reversed(TABLE) for word in (*form.nccl, *form.recorded)}
 
-NO_OPERATIONS = frozenset({"check_for_nan", "wait_tensor"})
+NO_OPERATIONS = frozenset({"check_for_nan", "wait_tensor", "_wrap_tensor_autograd"})
 """Operators of torch's two namespaces that send nothing."""
 
 UNSEEN = frozenset(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives  # it registers operators
 
 from pytest_ddp.rank.operations import table
 from pytest_ddp.rank.operations.table import TABLE, Form
