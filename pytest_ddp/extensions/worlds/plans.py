@@ -401,8 +401,8 @@ class _WorldRuns:
         carry.parent.mkdir(exist_ok=True)
         for left in carry.parent.iterdir():
             if left == carry or left.name not in _CARRIED:  # others are of runs that are over
-                shutil.rmtree(left)
-        if carried is None:
+                _remove(left)
+        if carried is None or not any(carried.iterdir()):
             carry.mkdir()
         else:
             shutil.copytree(carried, carry, symlinks=True)
@@ -438,6 +438,14 @@ def _why_not_wide(table: RankTable | None, failure: str) -> str:
     if narrow := [dtype for dtype in table.dtypes if dtype not in _WIDE]:
         return f"compares {narrow[0].removeprefix('torch.')} also where float64 is the default"
     return ""
+
+
+def _remove(folder: Path) -> None:
+    """Most are empty, which needs one call instead of many."""
+    try:
+        folder.rmdir()
+    except OSError:
+        shutil.rmtree(folder)
 
 
 _WIDE = ("torch.float64", "torch.complex128")
