@@ -3,8 +3,8 @@
 If ranks differ in something that an operation needs to be equal, the result is silently wrong: SUM
 against MAX, float32 against int32 of the same size, one all_reduce more on one rank. Things in
 which ranks may differ are not compared, such as lines of code. In uneven operations, each pair of
-ranks is compared: what one sends with what the other expects. :mod:`pytest_ddp.deadlock.message_ends`
-compares sends with receives.
+ranks is compared: what one sends with what the other expects.
+:mod:`pytest_ddp.deadlock.message_ends` compares sends with receives.
 """
 
 from __future__ import annotations
