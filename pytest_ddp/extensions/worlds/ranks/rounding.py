@@ -144,15 +144,21 @@ class MonteCarloRounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
             other = func(change(args[0]), *args[1:], **kwargs)
         else:
             other = func(*tree_map_only(torch.Tensor, change, args), **kwargs)
+        wide = found
+        if is_narrow:
+            wide = func(*tree_map_only(torch.Tensor, _widened, args), **kwargs)
         if isinstance(found, torch.Tensor):
-            return self._moved(found, other)
-        return tuple(map(self._moved, found, other))
+            return self._moved(found, other, wide)
+        return tuple(map(self._moved, found, other, wide))
 
-    def _moved(self, found: Any, other: Any) -> Any:
+    def _moved(self, found: Any, other: Any, wide: Any) -> Any:
         if not _is_float(found):
             return found
         if _is_narrow(found):
-            return found + self._units(found, self._scale / _WIDER) * (found.abs() + other.abs())
+            # Some kernels add in 16 bits, and are far from what 32 bits make of a long sum.
+            lost = (found - wide.to(found.dtype)) * self._random(found, -1, 2).to(found.dtype)
+            parts = found.abs() + other.abs()
+            return found + self._units(found, self._scale / _WIDER) * parts + lost
         return found + self._units(found, self._scale) * other.abs()
 
     def _with_random_signs(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -221,6 +227,10 @@ def _is_float(value: Any) -> bool:
 
 def _is_narrow(tensor: torch.Tensor) -> bool:
     return torch.finfo(tensor.dtype).bits < 32
+
+
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if _is_float(tensor) and _is_narrow(tensor) else tensor
 
 
 def _absolute(tensor: torch.Tensor) -> torch.Tensor:

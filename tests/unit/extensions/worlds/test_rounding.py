@@ -43,6 +43,25 @@ def test_narrow_sums_move_by_a_unit_of_their_parts() -> None:
     assert moved.abs().max() <= 2 * torch.finfo(torch.bfloat16).eps * both.abs().sum(0).max()
 
 
+def test_sums_that_a_kernel_makes_in_16_bits_move_as_far_as_they_are_wrong() -> None:
+    """Half of the rows on each of two ranks is another result by far."""
+    torch.manual_seed(0)
+    x, gradient = torch.randn(2, 1 << 16, 16).to(torch.bfloat16).unbind()
+
+    def bias_gradient(rows: slice) -> torch.Tensor:
+        norm = torch.nn.LayerNorm(16).to(torch.bfloat16)
+        norm(x[rows]).backward(gradient[rows])
+        assert norm.bias.grad is not None
+        return norm.bias.grad
+
+    half = 1 << 15
+    plain = bias_gradient(slice(None))
+    of_ranks = bias_gradient(slice(half)) + bias_gradient(slice(half, None))
+    with MonteCarloRounding(1, 16.0):
+        moved = bias_gradient(slice(None)) - plain
+    assert moved.abs().max() > (of_ranks - plain).abs().max() / 4
+
+
 def test_global_generators_are_not_advanced_and_a_seed_repeats() -> None:
     x = torch.randn(4, 4)
     before = torch.get_rng_state()
