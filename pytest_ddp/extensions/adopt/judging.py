@@ -16,6 +16,8 @@ ADVICE = (
     "A test that reads the exitcode of such a process decides on it alone. To skip this check:\n"
     "ddp_adopt_exits = plain."
 )
+_KILLED = 10.0
+"""Seconds, at most, until a process that is being killed has ended."""
 EARLY_ADVICE = "With ddp_adopt_exits = plain it passes, as with multiprocessing itself."
 
 
@@ -72,6 +74,13 @@ class Judge:
         """
         ended = [process for process in self._processes if process.popen.poll() is not None]
         self._hear()  # after the look at their ends, whose reasons have been sent by then
+        # The processes of a hang are killed one after another, and judged together.
+        hangs = [process.hang for process in ended if process.hang is not None]
+        ended += [
+            process
+            for process in self._processes
+            if process not in ended and process.hang in hangs and process.popen.is_reaped(_KILLED)
+        ]
         late = [process for process in ended if self._is_late(process, nodeid)]
         own = [
             process

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Callable, Sequence
 from multiprocessing import context, popen_spawn_posix, reduction, resource_tracker, spawn, util
@@ -10,7 +11,7 @@ from typing import Any
 from pytest_ddp.extensions.adopt.ranks.inherited import Inherited
 from pytest_ddp.extensions.adopt.ranks.served_messages import RETURNED
 from pytest_ddp.launch.rank_process import RankFiles
-from pytest_ddp.system.stdlib import os
+from pytest_ddp.system.stdlib import os, select
 
 Make = Callable[[Sequence[int], Sequence[int]], int]
 """Creates a process with the descriptors for its start, after the first four, and with those that
@@ -62,6 +63,18 @@ class ServedPopen(_Popen):  # type: ignore[misc]
         code: int | None = super().wait(timeout)
         self.was_joined |= code is not None
         return code
+
+    def is_reaped(self, timeout: float) -> bool:
+        """Whether it has ended, at most ``timeout`` seconds from now; nobody has joined it so.
+
+        Not by its sentinel, which the kernel closes a moment before.
+        """
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):  # another thread has reaped it
+                watch = os.pidfd_open(self.pid)
+                select.select([watch], [], [], timeout)
+                os.close(watch)
+        return self.poll() is not None
 
     def duplicate_for_child(self, fd: int) -> int:
         self._fds.append(fd)

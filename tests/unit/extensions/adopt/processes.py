@@ -41,6 +41,8 @@ class Popen:
     is_told: bool = False
     ended_by_test: bool = False
     was_joined: bool = False
+    ends_with: int | None = None
+    """The exit code of one that is being killed."""
 
     @property
     def has_returned(self) -> bool:
@@ -48,6 +50,10 @@ class Popen:
 
     def poll(self) -> int | None:
         return self.returncode
+
+    def is_reaped(self, timeout: float) -> bool:
+        self.returncode = self.ends_with
+        return self.returncode is not None
 
 
 @dataclass(eq=False)
@@ -83,7 +89,7 @@ def ended(
     files = Files(StatusNote(phase=RETURNED) if mark is None else mark, stacks)
     told = {
         name: known.pop(name)
-        for name in ("is_told", "ended_by_test", "was_joined")
+        for name in ("is_told", "ended_by_test", "was_joined", "ends_with")
         if name in known
     }
     return Process(Popen(code, files, **told), **known)

@@ -78,6 +78,21 @@ def test_a_hang_is_told_once_and_not_as_an_end() -> None:
     assert text.endswith("\nDDP-001: https://a.example/troubleshooting.html#ddp-001")
 
 
+def test_processes_of_a_hang_are_judged_together() -> None:
+    """Though one of them has been killed and another one is about to be."""
+    hung = ended(-9, LEFT, rank=0, hang=HANG)
+    dying = ended(None, LEFT, rank=1, hang=HANG, ends_with=-9)
+    others = ended(None, LEFT, rank=2), ended(None, LEFT, rank=3, hang=HANG)
+    judge = Judge(lambda: None, checks_exits=True)
+    for process in (hung, dying, *others):
+        judge.add(process.watched)
+    assert judge.problems(ExitDeadline.NOW, NODEID).own.count(HANG.sentence) == 1
+    assert [each.popen.files.is_closed for each in (hung, dying, *others)] == [
+        *(True, True),
+        *(False, False),
+    ]
+
+
 def test_that_of_a_fixtures_process_fails_whoever_is_next() -> None:
     hung = ended(-9, LEFT, rank=0, hang=HANG, due=ExitDeadline.END)
     assert problems(hung, due=ExitDeadline.NOW).startswith(HANG.sentence)
