@@ -68,8 +68,10 @@ class EnvRendezvous:
         with self._serving:  # port and socket change at once, as the link's thread may serve
             self._address = os.environ.get("MASTER_ADDR", "")
             self._port = os.environ.get("MASTER_PORT")
-            old, self.listening = self.listening, (*listening, self.listening)[0]
-        if listening and old is not None:
+            old = self.listening if listening else None
+            if listening:
+                self.listening = listening[0]
+        if old is not None:
             socket.close(old)
         if serve_now or self._original is None:
             self.serve()

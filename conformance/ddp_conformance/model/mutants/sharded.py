@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -23,8 +24,10 @@ from ddp_conformance.model.mutants.step_mutants import (
 from ddp_conformance.model.subjects import TrainStep
 
 
-def stepping_with(case: Case, model: Any, optimizer: Optimizer) -> Made:
-    """Steps on the mean of the ranks' means."""
+def stepping_with(
+    case: Case, model: Any, optimizer: Optimizer, then: Callable[[], object] = lambda: None
+) -> Made:
+    """Steps on the mean of the ranks' means, each followed by what is given."""
 
     def step(number: int) -> None:
         points, targets = batch_of(number, share(case))
@@ -32,6 +35,7 @@ def stepping_with(case: Case, model: Any, optimizer: Optimizer) -> Made:
         loss: Any = nn.functional.mse_loss(model(points), targets)
         loss.backward()
         optimizer.step()
+        then()
 
     return model, step
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -15,26 +15,11 @@ from torch.optim.swa_utils import AveragedModel
 
 from ddp_conformance.framework.case import Case
 from ddp_conformance.framework.mutants import BenignVariant, Mutant
-from ddp_conformance.model.mutants.step_mutants import Made, SmallNet, batch_of, share, wrapped
+from ddp_conformance.model.mutants.sharded import stepping_with
+from ddp_conformance.model.mutants.step_mutants import Made, SmallNet, wrapped
 from ddp_conformance.model.subjects import TrainStep
 
 RATE, DECAY = 1e-2, 0.1
-
-
-def training(
-    case: Case, model: Any, optimizer: Optimizer, then: Callable[[], object] = lambda: None
-) -> Made:
-    """Steps on the mean of the ranks' means, each followed by what is given."""
-
-    def step(number: int) -> None:
-        points, targets = batch_of(number, share(case))
-        optimizer.zero_grad()
-        loss: Any = nn.functional.mse_loss(model(points), targets)
-        loss.backward()
-        optimizer.step()
-        then()
-
-    return model, step
 
 
 @torch.no_grad()
@@ -48,7 +33,9 @@ def decays_twice(case: Case) -> Made:
     """The distributed trainer decays, and so does the optimizer."""
     model = wrapped(case, SmallNet())
     optimizer = AdamW(model.parameters(), RATE, weight_decay=DECAY)
-    return training(case, model, optimizer, (lambda: decay(model)) if case.world_size > 1 else int)
+    return stepping_with(
+        case, model, optimizer, (lambda: decay(model)) if case.world_size > 1 else int
+    )
 
 
 def decays_by_hand(case: Case) -> Made:
@@ -58,7 +45,7 @@ def decays_by_hand(case: Case) -> Made:
     optimizer = AdamW(model.parameters(), RATE, weight_decay=0.0 if by_hand else DECAY)
     if by_hand:
         optimizer.register_step_pre_hook(lambda *_: decay(model))
-    return training(case, model, optimizer)
+    return stepping_with(case, model, optimizer)
 
 
 def groups(named: Iterable[tuple[str, nn.Parameter]]) -> list[dict[str, Any]]:
@@ -74,14 +61,14 @@ def group_lost(case: Case) -> Made:
     """Under DDP the last layer is called module.leave."""
     model = wrapped(case, SmallNet())
     optimizer = AdamW(groups(model.named_parameters()), RATE, weight_decay=DECAY)
-    return training(case, model, optimizer)
+    return stepping_with(case, model, optimizer)
 
 
 def groups_by_bare_names(case: Case) -> Made:
     """Groups are made before the wrap."""
     bare = SmallNet()
     optimizer = AdamW(groups(bare.named_parameters()), RATE, weight_decay=DECAY)
-    return training(case, wrapped(case, bare), optimizer)
+    return stepping_with(case, wrapped(case, bare), optimizer)
 
 
 def scheduled_for_each_rank(case: Case) -> Made:
@@ -94,7 +81,7 @@ def scheduled_for_each_rank(case: Case) -> Made:
         for _ in range(case.world_size):
             scheduler.step()
 
-    return training(case, model, optimizer, then)
+    return stepping_with(case, model, optimizer, then)
 
 
 def stretched_for_each_rank(case: Case) -> Made:
@@ -107,7 +94,7 @@ def stretched_for_each_rank(case: Case) -> Made:
         for _ in range(case.world_size):
             scheduler.step()
 
-    return training(case, model, optimizer, then)
+    return stepping_with(case, model, optimizer, then)
 
 
 def narrow_moments(optimizer: Optimizer) -> None:
@@ -122,14 +109,14 @@ def moments_of_one_rank(case: Case) -> Made:
     optimizer = AdamW(model.parameters(), RATE)
     is_last = case.world_size > 1 and case.rank == case.world_size - 1
     then = (lambda: narrow_moments(optimizer)) if is_last else int
-    return training(case, model, optimizer, then)
+    return stepping_with(case, model, optimizer, then)
 
 
 def moments_in_bfloat16(case: Case) -> Made:
     """All ranks do, and so does one process."""
     model = wrapped(case, SmallNet())
     optimizer = AdamW(model.parameters(), RATE)
-    return training(case, model, optimizer, lambda: narrow_moments(optimizer))
+    return stepping_with(case, model, optimizer, lambda: narrow_moments(optimizer))
 
 
 def sharded(case: Case) -> Any:
@@ -145,7 +132,9 @@ def shards_with_adamw(case: Case) -> Made:
     """A rate that is a tensor, and decay of some."""
     model = sharded(case)
     rate = torch.tensor(RATE)
-    return training(case, model, AdamW(groups(model.named_parameters()), rate, weight_decay=DECAY))
+    return stepping_with(
+        case, model, AdamW(groups(model.named_parameters()), rate, weight_decay=DECAY)
+    )
 
 
 def fused_against_loops(case: Case) -> Made:
@@ -153,14 +142,16 @@ def fused_against_loops(case: Case) -> Made:
     model = wrapped(case, SmallNet())
     optimizer: Any = AdamW
     way = {"fused": True} if case.world_size > 1 else {"foreach": False}
-    return training(case, model, optimizer(model.parameters(), RATE, weight_decay=DECAY, **way))
+    return stepping_with(
+        case, model, optimizer(model.parameters(), RATE, weight_decay=DECAY, **way)
+    )
 
 
 def foreach_against_loops(case: Case) -> Made:
     """Ranks step with lists of tensors, one process with each tensor."""
     model = wrapped(case, SmallNet())
     optimizer = RMSprop(model.parameters(), RATE, momentum=0.9, foreach=case.world_size > 1)
-    return training(case, model, optimizer)
+    return stepping_with(case, model, optimizer)
 
 
 class Lamb(Optimizer):
@@ -192,7 +183,7 @@ class Lamb(Optimizer):
 def shards_with_lamb(case: Case) -> Made:
     """Its norms are sums in another order."""
     model = sharded(case)
-    return training(case, model, Lamb(model.parameters()))
+    return stepping_with(case, model, Lamb(model.parameters()))
 
 
 def averages_swapped_in(case: Case) -> Made:
@@ -208,7 +199,7 @@ def averages_swapped_in(case: Case) -> Made:
             for one, other in zip(bare.parameters(), average.module.parameters(), strict=True):
                 one.data, other.data = other.data, one.data
 
-    return training(case, model, optimizer, then)
+    return stepping_with(case, model, optimizer, then)
 
 
 TWO = (2,)
