@@ -1,0 +1,54 @@
+"""What threads of ranks did in one run, as far as its order matters. Pure.
+
+An event is a *point*, at which a thread can be held, or the end of a wait. What orders events of
+different threads are *tokens*: an event that takes a token comes, on every schedule, after the event
+that gives it. So a completed all_reduce of three ranks takes three tokens, one from each issue, a
+completed broadcast takes that of the root alone, and a receive that of its send. A token with
+several givers orders nothing: which of them came first is chance.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Place(NamedTuple):
+    """A thread of a rank."""
+
+    rank: int
+    thread: int = 0
+    """0 for the thread that runs the test, else its place in the order in which the rank's test has
+    started threads, from 1."""
+
+
+class Access(NamedTuple):
+    """The use of something that other threads or ranks may use."""
+
+    thing: str
+    """Such as ``file best.ckpt``, ``entry best.ckpt``, ``key done``; one name for one thing in all
+    ranks."""
+    changes: bool
+    """Whether others may see a difference."""
+    verb: str
+    """What the thread does with it, in the words of a failure: ``reads``, ``removes``."""
+
+
+class Event(NamedTuple):
+    """What a thread did at one moment."""
+
+    place: Place
+    at: float
+    """When, in seconds of a clock that all ranks share."""
+    point: str = ""
+    """The name of the point, such as ``open:best.ckpt``; empty where nothing can be held."""
+    number: int = 0
+    """How often this thread has passed points of this name, this time included."""
+    site: str = ""
+    """The line of the test's code, such as ``trainer.py:88``."""
+    accesses: tuple[Access, ...] = ()
+    gives: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
+
+
+Events = tuple[Event, ...]
+"""The events of a thread, in its order."""
