@@ -1,10 +1,10 @@
 """What threads of ranks did in one run, as far as its order matters. Pure.
 
-An event is a *point*, at which a thread can be held, or the end of a wait. What orders events of
-different threads are *tokens*: an event that takes a token comes, on every schedule, after the event
-that gives it. So a completed all_reduce of three ranks takes three tokens, one from each issue, a
-completed broadcast takes that of the root alone, and a receive that of its send. A token with
-several givers orders nothing: which of them came first is chance.
+An event is a *point*, at which a thread can be held, or the end of a wait. Events of different
+threads are ordered by *tokens*: an event that takes a token comes, on every schedule, after the
+event that gives it. So a completed all_reduce of three ranks takes three tokens, one from each
+issue, a completed broadcast takes that of the root alone, and a receive that of its send. A token
+with several givers orders nothing: which of them came first is chance.
 """
 
 from __future__ import annotations
