@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Place(NamedTuple):
+class RankThread(NamedTuple):
     """A thread of a rank."""
 
     rank: int
@@ -36,7 +36,7 @@ class Access(NamedTuple):
 class Event(NamedTuple):
     """What a thread did at one moment."""
 
-    place: Place
+    thread: RankThread
     at: float
     """When, in seconds of a clock that all ranks share."""
     point: str = ""
