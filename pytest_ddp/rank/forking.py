@@ -148,7 +148,7 @@ class RankHost:
                 break
             for child in to_kill:
                 kill(child.pid)
-            _wait_for_one(awaited)
+            processes.wait_for_end([child.pid for child in awaited], _A_MOMENT)
 
     def _children_left(self) -> list[processes.Process]:
         """Our living children, after reaping those that have ended."""
@@ -157,14 +157,6 @@ class RankHost:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         return processes.children()
-
-
-def _wait_for_one(children: list[processes.Process]) -> None:
-    """Wait until one of these children ends, for a moment at most."""
-    watches = [os.pidfd_open(child.pid) for child in children]
-    select.select(watches, [], [], _A_MOMENT)
-    for watch in watches:
-        os.close(watch)
 
 
 def kill(pid: int) -> None:

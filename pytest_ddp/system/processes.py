@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_ddp.system.stdlib import os, signal, threading, time
+from pytest_ddp.system.stdlib import os, select, signal, threading, time
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -81,6 +81,27 @@ def process_of(pid: int) -> Process | None:
         return None
     name = head.partition("(")[2]
     return Process(pid, int(parent), int(session), command.strip() or name, name)
+
+
+def wait_for_end(pids: Iterable[int], seconds: float) -> None:
+    """Wait until one of these processes has ended, whoever reaps it, or the time is over."""
+    poll, watches = select.poll(), []
+    try:
+        for pid in pids:
+            watches.append(os.pidfd_open(pid))
+            poll.register(watches[-1], select.POLLIN)
+        poll.poll(seconds * 1000)
+    except ProcessLookupError:  # it has ended
+        pass
+    finally:
+        for watch in watches:
+            os.close(watch)
+
+
+def is_fork(process: Process) -> bool:
+    """Whether a child runs this process's program, so that its command line is no description."""
+    own = process_of(os.getpid())
+    return own is not None and process.command == own.command
 
 
 def kill_group(leader: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 from collections.abc import Callable, Sequence
 from multiprocessing import context, popen_spawn_posix, reduction, resource_tracker, spawn, util
@@ -11,7 +10,8 @@ from typing import Any
 from pytest_ddp.extensions.adopt.ranks.inherited import Inherited
 from pytest_ddp.extensions.adopt.ranks.served_messages import RETURNED
 from pytest_ddp.launch.rank_process import RankFiles
-from pytest_ddp.system.stdlib import os, select
+from pytest_ddp.system import processes
+from pytest_ddp.system.stdlib import os
 
 Make = Callable[[Sequence[int], Sequence[int]], int]
 """Creates a process with the descriptors for its start, after the first four, and with those that
@@ -70,10 +70,7 @@ class ServedPopen(_Popen):  # type: ignore[misc]
         Not by its sentinel, which the kernel closes a moment before.
         """
         if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):  # another thread has reaped it
-                watch = os.pidfd_open(self.pid)
-                select.select([watch], [], [], timeout)
-                os.close(watch)
+            processes.wait_for_end([self.pid], timeout)
         return self.poll() is not None
 
     def duplicate_for_child(self, fd: int) -> int:

@@ -30,7 +30,7 @@ from pytest_ddp.rank.cleanup.leftovers import TRACKER
 from pytest_ddp.rank.exits import crash_stacks
 from pytest_ddp.rank.groups import torch_state
 from pytest_ddp.system import processes
-from pytest_ddp.system.stdlib import faulthandler, gc, os, select, signal, threading
+from pytest_ddp.system.stdlib import faulthandler, gc, os, signal, threading
 
 # ------------------------------------------------------------------
 # State that a test must leave as it found it, and resources that it must not leak.
@@ -358,23 +358,14 @@ def _settled(company: LiveResources) -> LiveResources:
     # waited for here, as multiprocessing reaps them only when one of its functions is called.
     gc.collect()
     for pid in _children() - company.children:
-        with contextlib.suppress(OSError):
-            descriptor = os.pidfd_open(pid)
-            _wait(descriptor)
-            os.close(descriptor)
+        processes.wait_for_end([pid], _SETTLE)
     return LiveResources.now()
-
-
-def _wait(descriptor: int) -> None:
-    select.select([descriptor], [], [], _SETTLE)
 
 
 def _what(child: processes.Process) -> str:
     if child.name == _LOADER_WORKER:
         return "a DataLoader worker"
-    own = processes.process_of(os.getpid())
-    if own is not None and child.command == own.command:
-        # Its command line is the host's, which does not describe what the test forked.
+    if processes.is_fork(child):
         return "forked by the test"
     return child.command if len(child.command) <= 60 else child.command[:57] + "..."
 

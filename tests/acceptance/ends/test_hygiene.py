@@ -75,20 +75,15 @@ def wait_for_ends(run: str, limit: float) -> list[int]:
     return left
 
 
-def is_worker(pid: int) -> bool:
-    """True if it is an interpreter that xdist has started, and none that one of those has."""
+def ends_in_its_own_time(pid: int) -> bool:
+    """True for torch's shared-memory daemon, and for an interpreter that xdist has started (none
+    that one of those has)."""
     try:
-        return popen_bootstrapline.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return True  # gone meanwhile, and not worth more than another look
-
-
-def is_manager(pid: int) -> bool:
-    """True if it is torch's shared-memory daemon."""
-    try:
-        return b"torch_shm_manager" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return True
+    # A process that is just ending has no command line any more.
+    return not command or b"torch_shm_manager" in command or popen_bootstrapline.encode() in command
 
 
 def describe(pid: int) -> str:
@@ -147,7 +142,7 @@ class Watched:
         Workers of xdist and torch's daemons are waited for, once nothing of ours is left.
         """
         pids = wait_for_ends(self._run, limit)
-        if limit and all(is_manager(pid) or is_worker(pid) for pid in pids):
+        if limit and all(map(ends_in_its_own_time, pids)):
             pids = wait_for_ends(self._run, OWN_LIMIT - limit)
         found = [f"process {describe(pid)}" for pid in pids]
         for pid in pids:

@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -143,6 +144,18 @@ def test_looking_for_children_reaps_none(start: Start) -> None:
     assert ends(child.pid)
     processes.children()
     assert child.wait(LIMIT) == 7
+
+
+def test_the_first_end_ends_a_wait(start: Start) -> None:
+    living, ended = start(WAIT), start(WAIT)
+    begin = time.monotonic()
+    processes.wait_for_end([living.pid], 0.2)
+    assert time.monotonic() - begin >= 0.2
+    ended.kill()
+    processes.wait_for_end([living.pid, ended.pid], LIMIT)
+    ended.wait()
+    processes.wait_for_end([living.pid, ended.pid], LIMIT)
+    assert time.monotonic() - begin < LIMIT
 
 
 def test_kill_group_takes_the_grandchildren_along(start: Start) -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import gc
-import os
-import select
 import socket
 import sys
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -56,7 +53,7 @@ class Surroundings:
             thread.join(SETTLE)
         now = Surroundings.now()
         for pid in sorted(now.children - self.children):
-            _wait_for_end(pid)
+            processes.wait_for_end([pid], SETTLE)  # it may have been told to end
             if child := processes.process_of(pid):
                 yield Left(rank, _described(child))
         for thread in sorted(now.threads - self.threads, key=str):
@@ -64,17 +61,8 @@ class Surroundings:
                 yield Left(rank, f"the thread {thread.name}")
 
 
-def _wait_for_end(pid: int) -> None:
-    """A process that was told to end may still run."""
-    with suppress(ProcessLookupError):
-        end = os.pidfd_open(pid)
-        select.select([end], [], [], SETTLE)
-        os.close(end)
-
-
 def _described(child: processes.Process) -> str:
-    own = processes.process_of(os.getpid())
-    if own is not None and child.command == own.command:
+    if processes.is_fork(child):
         return "a forked child process"
     return f"the child process {child.command[:60]}"
 
