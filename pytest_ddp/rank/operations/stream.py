@@ -157,6 +157,9 @@ class Operations:
         self._held: dict[int, str] = {}
         self._provisions = {} if provisions is None else dict(provisions)
         self._provided: dict[Needs, Callable[[], None]] = {}
+        self._announces_uses = False
+        self._with_event: dict[str, Subscriptions] = dict.fromkeys(_EVENTS, ())
+        """Those that are called at an event after the issue, the earliest first."""
         self._lock = threading.RLock()
 
     # ------------------------------------------------------------------ for subscribers
@@ -296,9 +299,10 @@ class Operations:
         if operation.issuer is _PYTHON and result is not None:
             work = result
             # The waits of a class in Python are not seen.
-            is_seen = Needs.USES in self._provided and type(work).wait is dist.Work.wait
-            gone = partial(self._announce_dropped, operation) if is_seen else None
-            self.works.put(work, operation, gone)
+            if self._announces_uses and type(work).wait is dist.Work.wait:
+                self.works.put(work, operation, partial(self._announce_dropped, operation))
+            else:
+                self.works.put(work, operation)
         self.announce_return(operation, called, work, None)
         return result
 
@@ -356,30 +360,29 @@ class Operations:
 
     def announce_end_of_wait(self, operation: Operation, error: BaseException | None) -> None:
         """A wait for an operation has ended on this thread."""
-        self._announce_event("waited", Needs.NOTHING, operation, error)
+        self._announce_event("waited", operation, error)
 
     def announce_passed_on(self, operation: Operation) -> None:
         """A handle was given to where a wait for it is not seen."""
-        self._announce_event("passed_on", Needs.USES, operation)
+        self._announce_event("passed_on", operation)
 
     # ------------------------------------------------------------------ inside
 
     def _announce_dropped(self, operation: Operation, _: object) -> None:
         if not operation.is_waited:
-            self._announce_event("dropped", Needs.USES, operation)
+            self._announce_event("dropped", operation)
 
-    def _announce_event(self, event: str, need: Needs, *arguments: Any) -> None:
-        if self.local.is_announcing:
+    def _announce_event(self, event: str, *arguments: Any) -> None:
+        whom = self._with_event[event]
+        if not whom or self.local.is_announcing:
             return
         outer = self._begin_announcing()
         try:
-            for one in reversed(self.subscriptions):
-                method = getattr(one, event)
-                if method is not None and need in one.needs:
-                    try:
-                        method(*arguments)
-                    except Exception:
-                        self._report(one, event)
+            for one in whom:
+                try:
+                    getattr(one, event)(*arguments)
+                except Exception:
+                    self._report(one, event)
         finally:
             self._end_announcing(outer)
 
@@ -421,10 +424,21 @@ class Operations:
             self.at_cpp = tuple(one for one in those if Needs.CPP in one.needs)
             self.subscriptions = those
             self.is_watched = self._takes_arguments or bool(those)
+            self._announces_uses = Needs.USES in wanted
+            self._with_event = {
+                event: tuple(
+                    one
+                    for one in reversed(those)
+                    if getattr(one, event) is not None and need in one.needs
+                )
+                for event, need in _EVENTS.items()
+            }
             for need in [need for need in reversed(self._provided) if need not in wanted]:
                 self._provided.pop(need)()
 
 
+_EVENTS = {"waited": Needs.NOTHING, "passed_on": Needs.USES, "dropped": Needs.USES}
+"""What a subscriber needs for each event after the issue."""
 Provision = Callable[[Operations], Callable[[], None]]
 
 _PYTHON = Issuer.PYTHON
