@@ -80,7 +80,7 @@ def save_checkpoint(
     content = {
         "identity": dict(identity),
         "model": full_model_state(model),
-        "optimizer": get_optimizer_state_dict(model, optimizer, options=options),
+        "optimizer": _optimizer_state(model, optimizer, options),
         "epoch": progress.epoch,
         "batches": progress.batches,
         "loss_sum": sum(gather(progress.loss_sum, world)),
@@ -112,12 +112,25 @@ def load_checkpoint(
             raise ConfigError(f"{path} was trained with {name} {had!r}, not {value!r}")
     options = StateDictOptions(full_state_dict=True)
     set_model_state_dict(model, normalise_keys(content["model"]), options=options)
-    set_optimizer_state_dict(model, optimizer, content["optimizer"], options=options)
+    if content["optimizer"] is not None:
+        set_optimizer_state_dict(model, optimizer, content["optimizer"], options=options)
     if len(content["rng"]) == world.world_size:
         set_rng_state(content["rng"][world.rank], world.device)
     # The sum is kept whole: rank 0 goes on with it and the others from nothing.
     loss_sum = content["loss_sum"] if world.rank == 0 else 0.0
     return Progress(content["epoch"], content["batches"], loss_sum)
+
+
+def _optimizer_state(
+    model: nn.Module, optimizer: Optimizer, options: StateDictOptions
+) -> dict[str, Any] | None:
+    """None before the first step, when there is none.
+
+    torch would make a step to have one, which Adam counts (pytorch#164929).
+    """
+    if not optimizer.state:
+        return None
+    return get_optimizer_state_dict(model, optimizer, options=options)
 
 
 def rng_state(device: torch.device) -> dict[str, Any]:
