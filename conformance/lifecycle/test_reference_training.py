@@ -1,6 +1,6 @@
 """The training lifecycle repeats, resumes and agrees, at world sizes 1, 2 and 4.
 
-Sharded at 2, where all is there that a shard can lose, and half of the time.
+Sharded and split at 2, where all is there that a shard can lose, and half of the time.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ if TYPE_CHECKING:
 class WatchAdapter:
     """The lifecycle's events, in the words of the watch."""
 
-    def __init__(self, watch: Watch, save_at: Mapping[int, Path]) -> None:
+    def __init__(
+        self, watch: Watch, save_at: Mapping[int, Path], *, tells_samples: bool = True
+    ) -> None:
         self.watch = watch
         self.save_at = save_at
+        self.tells_samples = tells_samples
         self.ids: list[int] = []
         self.begun: Begun | None = None
 
@@ -35,7 +38,7 @@ class WatchAdapter:
             self.begun = event
             self.watch.begin(event.model, event.dataset)
             self.save_after(0)
-        elif isinstance(event, Delivered) and event.training:
+        elif isinstance(event, Delivered) and event.training and self.tells_samples:
             pairs = zip(event.ids, event.weights, strict=True)
             self.ids += [ident for ident, weight in pairs if weight]
         elif isinstance(event, Stepped):
@@ -82,13 +85,20 @@ def train_sharded(case: Case, leg: Leg, watch: Watch) -> None:
     train("operator", config, WatchAdapter(watch, leg.save_at))
 
 
+def train_split(case: Case, leg: Leg, watch: Watch) -> None:
+    """With tensor parallelism: the ranks have the same samples, and the first one tells them."""
+    strategy: Strategy = "tp" if dist.is_initialized() else "none"
+    config = replace(config_of(case, leg), strategy=strategy, workers=0)
+    train("operator", config, WatchAdapter(watch, leg.save_at, tells_samples=case.rank == 0))
+
+
 def train(stage: str, config: TrainConfig, events: WatchAdapter) -> None:
     run(STAGES[stage], config, events)
     assert events.begun is not None
     events.watch.end(events.begun.model)
 
 
-ALL = {"resumes", "resumes_mid_epoch", "global_batch"}
+ALL = {"resumes", "resumes_mid_epoch", "resumes_elsewhere", "global_batch"}
 
 
 @parametrize_with_checks([TrainLoop(train_diffusion, ALL)], world_size=(1, 2, 4), share_ranks=True)
@@ -98,4 +108,9 @@ def test_reference(subject: Subject, check: BoundCheck) -> None:
 
 @parametrize_with_checks([TrainLoop(train_sharded, ALL)], world_size=(2,), share_ranks=True)
 def test_sharded(subject: Subject, check: BoundCheck) -> None:
+    check(subject)
+
+
+@parametrize_with_checks([TrainLoop(train_split, ALL)], world_size=(2,), share_ranks=True)
+def test_split(subject: Subject, check: BoundCheck) -> None:
     check(subject)

@@ -68,7 +68,7 @@ def optimizer_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
     """Moments, step counters and groups, whole; every rank must call.
 
     Before the first step there are no moments. torch makes a step with gradients of zero then, so
-    as to have some (seen with 2.13), and would leave Adam's counter at 1.
+    as to have some, and would leave Adam's counter at 1 (pytorch#164929).
     """
     is_fresh = not any(optimizer.state.values())
     state = get_optimizer_state_dict(model, optimizer, options=_whole(model))
