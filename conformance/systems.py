@@ -19,8 +19,9 @@ REFERENCE = {
     ),
     "training": (
         *("consistency_compiled_before_ddp", "diffusion_fsdp2", "operator_ddp"),
-        *("operator_ddp_accumulating", "operator_fsdp2_accumulating", "prior_compiled_after_fsdp2"),
-        *("prior_fsdp1", "train_diffusion", "train_sharded"),
+        *("operator_ddp_accumulating", "operator_fsdp2_accumulating", "operator_tp"),
+        *("operator_fsdp2_tp_accumulating", "prior_compiled_after_fsdp2"),
+        *("prior_fsdp1", "train_diffusion", "train_sharded", "train_split"),
     ),
     "windows": (
         *("both_resampled", "random_windows", "sliding_windows", "window_data"),

@@ -39,11 +39,17 @@ class Fit(LightningModule):
 class Tell(Callback):
     """Lightning's hooks, in the words of the watch."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Watch, leg: Leg) -> None:
         self.watch = watch
+        self.leg = leg
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.watch.begin(pl_module)
+        self.save(trainer)
+
+    def save(self, trainer: Trainer) -> None:
+        if trainer.global_step in self.leg.save_at:
+            trainer.save_checkpoint(self.leg.save_at[trainer.global_step])
 
     def on_train_batch_end(
         self,
@@ -54,6 +60,7 @@ class Tell(Callback):
         batch_idx: int,
     ) -> None:
         self.watch.step(trainer.current_epoch, batch["index"].tolist())
+        self.save(trainer)
 
 
 def lightning_fit(case: Case, leg: Leg, watch: Watch) -> None:
@@ -62,7 +69,7 @@ def lightning_fit(case: Case, leg: Leg, watch: Watch) -> None:
     torch.manual_seed(3)
     module = Fit(case)
     with advice_ignored():
-        trainer = quiet_trainer(case, DDPStrategy(), [Tell(watch)], max_epochs=leg.epochs)
+        trainer = quiet_trainer(case, DDPStrategy(), [Tell(watch, leg)], max_epochs=leg.epochs)
         trainer.fit(module, ckpt_path=leg.resume, weights_only=False)
         if leg.save is not None:
             trainer.save_checkpoint(leg.save)

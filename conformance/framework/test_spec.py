@@ -59,4 +59,4 @@ def test_traits_that_decide_are_named_in_the_entry() -> None:
 
 def test_the_version_is_that_of_reports() -> None:
     assert f"\nVersion {SPEC}\n" in TEXT
-    assert SPEC == "2026.7"
+    assert SPEC == "2026.8"

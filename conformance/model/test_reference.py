@@ -10,13 +10,19 @@ import torch
 from ddp_conformance import Case, Subject, TrainStep, parametrize_with_checks
 from ddp_reference.training.burgers import latent_pairs
 from ddp_reference.training.checkpoint import full_model_state
-from ddp_reference.training.config import Strategy, TrainConfig
+from ddp_reference.training.config import Strategy, TrainConfig, local_batch_size
 from ddp_reference.training.data import BatchPlan
 from ddp_reference.training.distributed import World
 from ddp_reference.training.lifecycle import build_model, build_optimizer
 from ddp_reference.training.models import POINTS, LatentOperator, ModelSize
 from ddp_reference.training.stages import STAGES
-from ddp_reference.training.wrap import clip_gradients, gradient_sync, send_buffers, wrap
+from ddp_reference.training.wrap import (
+    clip_gradients,
+    data_world,
+    gradient_sync,
+    send_buffers,
+    wrap,
+)
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
@@ -54,6 +60,7 @@ def make_operator(case: Case, strategy: Strategy, accumulate: int = 1) -> Made:
     distributed = case.world_size > 1
     config = TrainConfig(
         strategy=strategy if distributed else "none",
+        batch_size=case.size,
         accumulate=accumulate,
         clip_norm=0.1,
         width=4,
@@ -61,14 +68,15 @@ def make_operator(case: Case, strategy: Strategy, accumulate: int = 1) -> Made:
         min_num_params=50,
     )
     world = World(torch.device("cpu"), distributed, case.rank, case.world_size, case.rank)
-    local = case.size // case.world_size // accumulate
-    plan = BatchPlan(case.size, local, accumulate, case.world_size, case.rank, pads=True)
+    data = data_world(config, world)
+    local = local_batch_size(config, data.world_size)
+    plan = BatchPlan(case.size, local, accumulate, data.world_size, data.rank, pads=True)
     model = wrap(build_model(OPERATOR, config), config, world)
     optimizer = build_optimizer(model, config)
     pairs = latent_pairs(BATCHES * case.size, seed=0)
 
     def losses(number: int, place: int) -> Tensor:
-        own = range(number * case.size + case.rank, (number + 1) * case.size, case.world_size)
+        own = range(number * case.size + data.rank, (number + 1) * case.size, data.world_size)
         rows = list(own)[place * local : (place + 1) * local]
         return OPERATOR.losses(model, {key: values[rows] for key, values in pairs.items()})
 
@@ -109,14 +117,36 @@ def operator_fsdp2_accumulating(case: Case) -> Made:
     return make_operator(case, "fsdp2", accumulate=2)
 
 
+def operator_tp(case: Case) -> Made:
+    return make_operator(case, "tp")
+
+
+def operator_fsdp2_tp_accumulating(case: Case) -> Made:
+    return make_operator(case, "fsdp2_tp", accumulate=2)
+
+
 TRAITS = {"buffers", "decides", "reduces_once"}
 SUBJECTS = [
     TrainStep(operator_ddp, TRAITS),
     TrainStep(operator_ddp_accumulating, TRAITS | {"accumulates"}),
     TrainStep(operator_fsdp2_accumulating, TRAITS | {"accumulates"}),
 ]
+SPLIT = TrainStep(operator_tp, TRAITS - {"reduces_once"})
+"""MOD-10 cannot be judged: all gradients are DTensors."""
+SHARDED_AND_SPLIT = TrainStep(operator_fsdp2_tp_accumulating, SPLIT.traits | {"accumulates"})
 
 
 @parametrize_with_checks(SUBJECTS, world_size=(1, 2, 4), share_ranks=True)
 def test_reference(subject: Subject, check: BoundCheck) -> None:
+    check(subject)
+
+
+@parametrize_with_checks([SPLIT], world_size=(2, 4), share_ranks=True)
+def test_split(subject: Subject, check: BoundCheck) -> None:
+    check(subject)
+
+
+@parametrize_with_checks([SHARDED_AND_SPLIT], world_size=(4,), share_ranks=True)
+def test_sharded_and_split(subject: Subject, check: BoundCheck) -> None:
+    """On two ranks it is one of both."""
     check(subject)

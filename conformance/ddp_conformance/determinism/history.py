@@ -13,8 +13,8 @@ class LoopStep(Record):
     """One optimizer step."""
 
     run: str
-    """Which of several runs: ``whole``, ``again``, ``epoch end``, ``mid-epoch``, ``alone``. Of
-    a run that was saved and resumed both parts have one name."""
+    """Which of several runs: ``whole``, ``again``, ``epoch end``, ``mid-epoch``, ``alone``,
+    ``saving``. Of a run that was saved and resumed both parts have one name."""
     epoch: int
     ids: tuple[int, ...]
     """The samples of this rank."""
@@ -51,6 +51,16 @@ class LoopParameters(Record):
     when: Literal["begin", "end"]
     sketches: tuple[Sketch, ...]
     """By name; whole tensors, also where each rank holds a shard."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSaved(Record):
+    """What lies where a run was to save a checkpoint, when it has ended on all ranks."""
+
+    run: str
+    where: str
+    """The field of the leg, such as ``save_at[1]``."""
+    files: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -24,7 +24,10 @@ class Leg:
     save: Path | None = None
     """Save a checkpoint here at the end."""
     resume: Path | None = None
-    """Resume from this checkpoint."""
+    """Resume from this checkpoint. Raise if that cannot be: on all ranks, before the first step."""
+    save_at: Mapping[int, Path] = field(default_factory=dict)
+    """Save checkpoints during the training, too: after how many optimizer steps in all, 0 for
+    before the first, and where. Train on after it."""
 
 
 class Watch(Protocol):
@@ -68,6 +71,8 @@ class TrainLoop(Subject):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if "resumes_elsewhere" in self.traits and "resumes" not in self.traits:
+            raise ValueError(f"{self.name}: the trait 'resumes_elsewhere' needs 'resumes'")
         checked_terms(terms_of(self), self.name)
 
 

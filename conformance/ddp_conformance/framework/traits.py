@@ -42,8 +42,10 @@ TRAITS: dict[str, str] = {
     "or after a barrier",
     "published": "other ranks read its files as soon as their own call has returned",
     "decides": "reports what it decides in each step",
-    "resumes": "saves a checkpoint after an epoch if its leg has save=, and resumes from one",
+    "resumes": "saves a checkpoint after an epoch if its leg has save=, and at the steps of "
+    "save_at=, and resumes from one",
     "resumes_mid_epoch": "does so in the middle of an epoch too",
+    "resumes_elsewhere": "resumes on another number of ranks too, or refuses to on all of them",
     "global_batch": "its steps cover equally many samples whatever the number of ranks",
     "compiles": "its model is compiled by torch.compile",
     "falls_back": "takes another backend if there is no GPU",

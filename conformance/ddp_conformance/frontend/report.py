@@ -17,7 +17,7 @@ from ddp_conformance.frontend.table import Verdict, Word
 VERSION = 2
 """Version of the document's format; raised with every incompatible change."""
 
-SPEC = "2026.7"
+SPEC = "2026.8"
 """Version of the guarantees' text."""
 
 

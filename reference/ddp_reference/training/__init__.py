@@ -1,5 +1,6 @@
 """A native training script whose order is right: set up, data, model, device, wrap,
-optimizer, compile, train, teardown; with DDP, FSDP1 and FSDP2, for four stages.
+optimizer, compile, train, teardown; with DDP, FSDP1, FSDP2, tensor parallelism and FSDP2 over
+it, for four stages.
 
 Start with ``lifecycle.run``; ``python -m ddp_reference.train`` is the command.
 

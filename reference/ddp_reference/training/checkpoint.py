@@ -64,6 +64,30 @@ def full_model_state(model: nn.Module) -> dict[str, Tensor]:
     return normalise_keys(get_model_state_dict(model, options=_whole(model)))
 
 
+def optimizer_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+    """Moments, step counters and groups, whole; every rank must call.
+
+    Before the first step there are no moments. torch makes a step with gradients of zero then, so
+    as to have some, and would leave Adam's counter at 1 (pytorch#164929).
+    """
+    is_fresh = not any(optimizer.state.values())
+    state = get_optimizer_state_dict(model, optimizer, options=_whole(model))
+    if is_fresh:
+        optimizer.state.clear()
+        state["state"] = {}
+    return state
+
+
+def set_optimizer_state(model: nn.Module, optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+    """Bring a fresh optimizer to where :func:`optimizer_state` has seen another; on every rank."""
+    if state["state"]:
+        options = StateDictOptions(full_state_dict=True)
+        set_optimizer_state_dict(model, optimizer, dict(state), options=options)
+        return
+    for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
+        group.update({name: value for name, value in saved.items() if name != "params"})
+
+
 def save_checkpoint(
     path: Path,
     model: nn.Module,
@@ -76,11 +100,10 @@ def save_checkpoint(
 
     ``identity``: choices that a run must share to go on from it.
     """
-    options = _whole(model)
     content = {
         "identity": dict(identity),
         "model": full_model_state(model),
-        "optimizer": get_optimizer_state_dict(model, optimizer, options=options),
+        "optimizer": optimizer_state(model, optimizer),
         "epoch": progress.epoch,
         "batches": progress.batches,
         "loss_sum": sum(gather(progress.loss_sum, world)),
@@ -98,26 +121,35 @@ def load_checkpoint(
 
     Any strategy and any number of ranks may go on from any other. Random states are those
     of each rank if there are as many as then; the parts here draw none, noise and order
-    being functions of seed and epoch. Raises ConfigError when the run's ``identity`` is
-    another one, or the file is none of a run.
+    being functions of seed and epoch. Raises ConfigError, on all ranks, when the run's
+    ``identity`` is another one or a rank finds no checkpoint of a run.
     """
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-        trained = content["identity"]
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, LookupError) as error:
-        raise ConfigError(f"{path} is no checkpoint of a run: {type(error).__name__}") from error
-    for name, value in identity.items():
-        if trained.get(name) != value:
-            had = trained.get(name)
-            raise ConfigError(f"{path} was trained with {name} {had!r}, not {value!r}")
+    content, obstacle = _read(path, identity)
+    for rank, text in enumerate(gather(obstacle, world)):
+        if text:
+            raise ConfigError(text if text == obstacle else f"rank {rank}: {text}")
     options = StateDictOptions(full_state_dict=True)
     set_model_state_dict(model, normalise_keys(content["model"]), options=options)
-    set_optimizer_state_dict(model, optimizer, content["optimizer"], options=options)
+    set_optimizer_state(model, optimizer, content["optimizer"])
     if len(content["rng"]) == world.world_size:
         set_rng_state(content["rng"][world.rank], world.device)
     # The sum is kept whole: rank 0 goes on with it and the others from nothing.
     loss_sum = content["loss_sum"] if world.rank == 0 else 0.0
     return Progress(content["epoch"], content["batches"], loss_sum)
+
+
+def _read(path: Path, identity: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """What the file has; with nothing, why it cannot be used."""
+    try:
+        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        trained = content["identity"]
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, LookupError) as error:
+        return {}, f"{path} is no checkpoint of a run: {type(error).__name__}"
+    for name, value in identity.items():
+        if trained.get(name) != value:
+            had = trained.get(name)
+            return {}, f"{path} was trained with {name} {had!r}, not {value!r}"
+    return content, ""
 
 
 def rng_state(device: torch.device) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NoReturn, get_args, get_type_hints
 from .distributed import Backend, ConfigError
 
 StageName = Literal["operator", "diffusion", "consistency", "steady-prior"]
-Strategy = Literal["auto", "none", "ddp", "fsdp1", "fsdp2"]
+Strategy = Literal["auto", "none", "ddp", "fsdp1", "fsdp2", "tp", "fsdp2_tp"]
 CompileOrder = Literal["none", "before", "after"]
 CompileBackend = Literal["inductor", "aot_eager", "eager"]
 Precision = Literal["fp32", "bf16"]
@@ -19,7 +19,7 @@ Memory = Literal["shared", "file"]
 
 _POSITIVE = (
     *("epochs", "batch_size", "accumulate", "learning_rate", "clip_norm"),
-    *("width", "depth", "samples", "timeout"),
+    *("width", "depth", "tensor_parallel", "samples", "timeout"),
 )
 
 
@@ -41,6 +41,7 @@ class TrainConfig:
     width: Annotated[int, "hidden units"] = 64
     depth: Annotated[int, "residual blocks"] = 2
     min_num_params: Annotated[int, "FSDP: parameters from which a module is a shard unit"] = 4000
+    tensor_parallel: Annotated[int, "fsdp2_tp: ranks that split each layer"] = 2
     samples: Annotated[int, "samples to generate when there is no data file"] = 2000
     seed: Annotated[int, "data, initial weights, order and noise; equal on all ranks"] = 0
     workers: Annotated[int, "DataLoader workers per rank"] = 0
@@ -60,7 +61,7 @@ class TrainConfig:
         for name in ("min_num_params", "workers", "save_every", "max_steps"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must be at least 0, not {getattr(self, name)}")
-        if self.uneven == "join" and self.strategy.startswith("fsdp"):
+        if self.uneven == "join" and self.strategy not in ("auto", "none", "ddp"):
             raise ConfigError(f"Join is DDP's; with {self.strategy} use uneven='pad'")
         if self.uneven == "join" and (self.save_every or self.max_steps):
             raise ConfigError(
@@ -76,12 +77,15 @@ class TrainConfig:
         return default if self.data is None else self.data
 
 
-def local_batch_size(config: TrainConfig, world_size: int) -> int:
-    """Samples per rank and micro-batch; raises ConfigError where the parts would differ."""
-    parts = world_size * config.accumulate
+def local_batch_size(config: TrainConfig, data_ranks: int) -> int:
+    """Samples per rank and micro-batch; raises ConfigError where the parts would differ.
+
+    ``data_ranks``: those with samples of their own, where others share theirs.
+    """
+    parts = data_ranks * config.accumulate
     if config.batch_size % parts:
         raise ConfigError(
-            f"batch_size {config.batch_size} cannot be divided by {world_size} ranks x "
+            f"batch_size {config.batch_size} cannot be divided by {data_ranks} ranks x "
             f"{config.accumulate} micro-batches; take a multiple of {parts}"
         )
     return config.batch_size // parts

@@ -19,7 +19,7 @@ from .distributed import ConfigError, World, distributed_session
 from .loop import EpochReport, Event, Observer, Run, Split, Summary, fit
 from .models import CONDITION, LATENT, POINTS, ModelSize
 from .stages import STAGES, Stage
-from .wrap import _maybe_compile, resolve_strategy, wrap
+from .wrap import _maybe_compile, data_world, resolve_strategy, wrap
 
 # A run goes on from a checkpoint only if it would have come to the same samples in the
 # same order and steps; strategy, precision and number of ranks are free.
@@ -56,7 +56,7 @@ def run(stage: Stage, config: TrainConfig, observe: Observer = _ignore) -> Summa
 def check(config: TrainConfig, world: World) -> None:
     """Raise ConfigError where the options do not go with so many ranks, before they meet."""
     resolve_strategy(config, world)
-    local_batch_size(config, world.world_size)
+    local_batch_size(config, data_world(config, world).world_size)
 
 
 def _train_in(world: World, stage: Stage, config: TrainConfig, observe: Observer) -> Summary:
@@ -113,6 +113,7 @@ def open_data(config: TrainConfig) -> LatentCache:
 
 def build_splits(cache: LatentCache, config: TrainConfig, world: World) -> tuple[Split, Split]:
     """Training data, and the last eighth for validation."""
+    world = data_world(config, world)
     held_out = max(1, len(cache) // 8)
     parts = range(len(cache) - held_out), range(len(cache) - held_out, len(cache))
     if len(parts[0]) < world.world_size:

@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -21,15 +23,26 @@ from .config import TrainConfig
 from .data import BatchPlan, EpochSampler, mix, seed_workers
 from .distributed import World
 from .stages import Batch, Stage
-from .wrap import autocast, clip_gradients, gradient_sync, send_buffers, send_optimizer_state
+from .wrap import (
+    autocast,
+    clip_gradients,
+    counts_losses,
+    gradient_sync,
+    send_buffers,
+    send_optimizer_state,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """All is made, wrapped and loaded; the first step comes next."""
+    """All is made, wrapped and loaded; the first step comes next.
+
+    ``save``: writes a checkpoint of the run, now and after each step; every rank must call.
+    """
 
     model: nn.Module
     dataset: Dataset[dict[str, Tensor]]
+    save: Callable[[Path], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +118,14 @@ def fit(run: Run) -> Summary:
     """Train from where ``run.progress`` stands to the last epoch, or to ``max_steps``."""
     reports: list[EpochReport] = []
     finished = True
-    run.observe(Begun(run.model, run.training.loader.dataset))
+    run.observe(Begun(run.model, run.training.loader.dataset, partial(_save, run)))
     while finished and run.progress.epoch < run.config.epochs:
         begun = time.monotonic()
         finished = _train_epoch(run)
         if finished:
             reports.append(_end_epoch(run, begun))
     if run.config.checkpoint is not None:
-        _save(run)
+        _save(run, run.config.checkpoint)
     state = full_model_state(run.model)
     return Summary(tuple(reports), finished, {k: digest_tensor(v.cpu()) for k, v in state.items()})
 
@@ -151,7 +164,8 @@ def _micro_step(run: Run, index: int, batch: Batch) -> None:
             losses = run.stage.losses(run.model, batch)
         total = (losses * batch["weight"]).sum()
         (total * plan.loss_scale(index)).backward()  # type: ignore[no-untyped-call]
-    run.progress.loss_sum += total.item()
+    if counts_losses(run.config, run.world):
+        run.progress.loss_sum += total.item()
 
 
 def _step(run: Run, index: int) -> None:
@@ -164,8 +178,9 @@ def _step(run: Run, index: int) -> None:
     run.progress.batches = index + 1
     step = _step_number(run)
     run.observe(Stepped(run.progress.epoch, step, norm))
-    if run.config.save_every and step % run.config.save_every == 0:
-        _save(run)
+    path = run.config.checkpoint
+    if path is not None and run.config.save_every and step % run.config.save_every == 0:
+        _save(run, path)
 
 
 def _step_number(run: Run) -> int:
@@ -189,7 +204,7 @@ def _end_epoch(run: Run, begun: float) -> EpochReport:
     report = EpochReport(epoch, _step_number(run), loss, validation_loss, seconds)
     run.observe(report)
     if run.config.checkpoint is not None and progress.epoch < run.config.epochs:
-        _save(run)
+        _save(run, run.config.checkpoint)
     return report
 
 
@@ -208,7 +223,7 @@ def _evaluate(run: Run) -> float:
         with autocast(run.config, run.world):
             losses = run.stage.losses(run.model, batch)
         total += (losses.double() * batch["weight"]).sum().item()
-    return total
+    return total if counts_losses(run.config, run.world) else 0.0
 
 
 def _mean(run: Run, part: float, split: Split) -> float:
@@ -234,9 +249,6 @@ def _to_device(batch: Batch, world: World) -> Batch:
     return {key: value.to(world.device, non_blocking=True) for key, value in batch.items()}
 
 
-def _save(run: Run) -> None:
-    assert run.config.checkpoint is not None  # TrainConfig asks for it
+def _save(run: Run, path: Path) -> None:
     _share_buffers(run)
-    save_checkpoint(
-        run.config.checkpoint, run.model, run.optimizer, run.progress, run.world, run.identity
-    )
+    save_checkpoint(path, run.model, run.optimizer, run.progress, run.world, run.identity)

@@ -2,11 +2,12 @@
 
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
     FSDPModule,
     FullyShardedDataParallel,
@@ -15,12 +16,19 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate, distribute_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from .config import CompileOrder, TrainConfig
 from .distributed import ConfigError, World
+from .models import Block
 
 
 def resolve_strategy(config: TrainConfig, world: World) -> str:
@@ -35,11 +43,35 @@ def resolve_strategy(config: TrainConfig, world: World) -> str:
     if strategy == "none" and world.world_size > 1:
         raise ConfigError(
             f"strategy none would train {world.world_size} models that know nothing of each "
-            "other; use auto, ddp, fsdp1 or fsdp2"
+            "other; use auto, ddp, fsdp1, fsdp2, tp or fsdp2_tp"
         )
     if strategy != "ddp" and config.uneven == "join" and world.is_distributed:
         raise ConfigError(f"Join is DDP's; with {strategy} use uneven='pad'")
+    if strategy == "fsdp2_tp" and world.world_size % config.tensor_parallel:
+        raise ConfigError(
+            f"{world.world_size} ranks are no multiple of tensor_parallel {config.tensor_parallel}"
+        )
     return strategy
+
+
+def data_world(config: TrainConfig, world: World) -> World:
+    """The place among the ranks with samples of their own.
+
+    Ranks that split each layer between them must see the same samples, and have one place.
+    """
+    split = _tensor_ranks(config, world)
+    return world._replace(rank=world.rank // split, world_size=world.world_size // split)
+
+
+def counts_losses(config: TrainConfig, world: World) -> bool:
+    """Whether this rank adds its losses to a sum over ranks: one of those that share samples."""
+    return world.rank % _tensor_ranks(config, world) == 0
+
+
+def _tensor_ranks(config: TrainConfig, world: World) -> int:
+    """How many ranks split each layer between them."""
+    strategy = resolve_strategy(config, world)
+    return {"tp": world.world_size, "fsdp2_tp": config.tensor_parallel}.get(strategy, 1)
 
 
 def wrap(model: nn.Module, config: TrainConfig, world: World) -> nn.Module:
@@ -51,6 +83,10 @@ def wrap(model: nn.Module, config: TrainConfig, world: World) -> nn.Module:
         return setup_fsdp1(model, config, world.device)
     if strategy == "fsdp2":
         return setup_fsdp2(model, config, world.local_rank)
+    if strategy == "tp":
+        return setup_tp(model, world.local_rank)
+    if strategy == "fsdp2_tp":
+        return setup_fsdp2_tp(model, config, world.local_rank)
     return model
 
 
@@ -94,11 +130,79 @@ def setup_fsdp2(model: nn.Module, config: TrainConfig, local_rank: int) -> nn.Mo
     ``fully_shard`` cuts each rank's own parameters and sends nothing: rank 0's are sent
     first, or ranks that were seeded differently would train a patchwork.
     """
-    cuda = dist.get_backend() == "nccl"
-    mesh = init_device_mesh("cuda" if cuda else "cpu", (dist.get_world_size(),))
-    if cuda:
+    _send(model, local_rank)
+    return _shard(model, config, _mesh(data=dist.get_world_size()))
+
+
+def setup_tp(model: nn.Module, local_rank: int) -> nn.Module:
+    """Tensor parallelism over all ranks, which see the same samples."""
+    _send(model, local_rank)
+    return _split(model, _mesh(tensor=dist.get_world_size()))
+
+
+def setup_fsdp2_tp(model: nn.Module, config: TrainConfig, local_rank: int) -> nn.Module:
+    """FSDP2 over tensor parallelism, on a mesh whose second dimension has neighbouring ranks.
+
+    Tensor parallelism communicates in every block, FSDP in every unit: the ranks of a machine
+    are neighbours.
+    """
+    _send(model, local_rank)
+    split = config.tensor_parallel
+    mesh = _mesh(data=dist.get_world_size() // split, tensor=split)
+    return _shard(_split(model, mesh["tensor"]), config, mesh["data"])
+
+
+def _send(model: nn.Module, local_rank: int) -> None:
+    """Put the model on the rank's device, with rank 0's parameters."""
+    if dist.get_backend() == "nccl":
         model.to(torch.device("cuda", local_rank))
     _broadcast(model)
+
+
+def _mesh(**sizes: int) -> DeviceMesh:
+    """A mesh of all ranks with these dimensions."""
+    kind = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    return init_device_mesh(kind, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+
+
+def _split(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    """Split each block's first layer by its outputs, and the second by its inputs.
+
+    The block's sum over ranks is the only communication of its forward pass. Between modules
+    activations are plain tensors, equal on all ranks. All other parameters are replicated, as
+    DTensors: the norm of plain ones and of DTensors cannot be taken in one.
+
+    Outputs are copied, since FSDP2 hooks those of its units: a local part is a view, whose hook an
+    in-place operation would lose.
+    """
+    plan: dict[str, ParallelStyle] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, Block):
+            plan |= {f"{name}.wide": ColwiseParallel(), f"{name}.narrow": RowwiseParallel()}
+    parallelize_module(model, mesh, plan)
+    for module in list(model.modules()):
+        own = list(module.parameters(recurse=False))
+        if any(not isinstance(parameter, DTensor) for parameter in own):
+            distribute_module(module, mesh, input_fn=_replicated, output_fn=_local)
+        if own:
+            module.register_forward_hook(_copied)
+    return model
+
+
+def _replicated(module: nn.Module, inputs: tuple[Tensor, ...], mesh: DeviceMesh) -> Any:
+    return tuple(DTensor.from_local(value, mesh, [Replicate()]) for value in inputs)
+
+
+def _local(module: nn.Module, output: DTensor, mesh: DeviceMesh) -> Any:
+    return output.to_local()
+
+
+def _copied(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    return output.clone()
+
+
+def _shard(model: nn.Module, config: TrainConfig, mesh: DeviceMesh) -> nn.Module:
+    """``fully_shard`` on each unit, then on the whole."""
     low = torch.bfloat16 if config.precision == "bf16" else None
     inner = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=torch.float32 if low else None)
     outer = MixedPrecisionPolicy(inner.param_dtype, inner.reduce_dtype, torch.float32)

@@ -8,13 +8,20 @@ import pytest
 import torch
 from ddp_reference.cache.format import save_whole
 from ddp_reference.training import lifecycle
-from ddp_reference.training.checkpoint import normalise_keys, rng_state, set_rng_state
+from ddp_reference.training.checkpoint import (
+    normalise_keys,
+    optimizer_state,
+    rng_state,
+    set_optimizer_state,
+    set_rng_state,
+)
 from ddp_reference.training.config import TrainConfig
 from ddp_reference.training.distributed import World
 from ddp_reference.training.lifecycle import run
-from ddp_reference.training.loop import Delivered, Event, Summary
+from ddp_reference.training.loop import Begun, Delivered, EpochReport, Event, Summary
 from ddp_reference.training.stages import STAGES
 from torch import nn
+from torch.optim import AdamW
 
 STAGE = STAGES["diffusion"]
 CPU = torch.device("cpu")
@@ -106,6 +113,37 @@ def test_save_every_writes_in_mid_epoch(
     path = config.data_path.with_name("run.ckpt")
     train(replace(config, epochs=2, checkpoint=path, save_every=5))
     assert saved == [(0, 5), (1, 0), (1, 2), (1, 7), (2, 0)]
+
+
+def test_saving_leaves_the_run_as_it_is_and_can_be_resumed_from(config: TrainConfig) -> None:
+    """Before the first step too, when the optimizer has no state yet."""
+    whole, order = train(config)
+    paths = {step: config.data_path.with_name(f"{step}.ckpt") for step in (0, 1, 8)}
+    begun: list[Begun] = []
+
+    def save(event: Event) -> None:
+        if isinstance(event, Begun):
+            begun.append(event)
+        step = 0 if isinstance(event, Begun) else getattr(event, "step", None)
+        if step in paths and not isinstance(event, EpochReport):
+            begun[0].save(paths[step])
+
+    assert run(STAGE, config, save).digest == whole.digest
+    for step, path in paths.items():
+        rest, ended = train(replace(config, resume=path))
+        assert rest.digest == whole.digest
+        assert ended == order[step:]
+
+
+def test_groups_come_back_before_the_first_step(config: TrainConfig) -> None:
+    model = lifecycle.build_model(STAGE, config)
+    state = optimizer_state(model, AdamW(model.parameters(), lr=0.125, weight_decay=0.5))
+    optimizer = AdamW(model.parameters())
+    set_optimizer_state(model, optimizer, state)
+    (group,) = optimizer.param_groups
+    assert (group["lr"], group["weight_decay"]) == (0.125, 0.5)
+    assert group["params"] == list(model.parameters())
+    assert not optimizer.state
 
 
 def test_random_state_comes_back() -> None:

@@ -66,22 +66,32 @@ def jobs_of(strategy: str, backend: str) -> list[Job]:
 
 JOIN = [job("join", uneven="join"), job("join accumulate", uneven="join", accumulate=2)]
 JOBS = {
-    # FSDP2 last: DTensor's caches keep the group of its first mesh, and that group's threads.
+    # Meshes last: DTensor's caches keep the group of the first one, and that group's threads.
     2: [
         *jobs_of("ddp", "aot_eager"),
         *JOIN,
         *jobs_of("fsdp1", "eager"),
         *jobs_of("fsdp2", "eager"),
+        *jobs_of("tp", "eager"),
     ],
-    4: [job("ddp"), JOIN[1], job("fsdp2", strategy="fsdp2", accumulate=2)],
+    4: [
+        job("ddp"),
+        JOIN[1],
+        job("fsdp2", strategy="fsdp2", accumulate=2),
+        *jobs_of("fsdp2_tp", "eager"),
+    ],
 }
+SPLIT = {"tp": 2, "fsdp2_tp": 2}
+"""So many neighbours split each layer, and see the same samples."""
 NAMED = [(ranks, entry["name"]) for ranks, entries in JOBS.items() for entry in entries]
 STOPPED = ("stop", "buffers")
 OTHER = (*STOPPED, "bf16", "resume")
 WHOLE = [(r, name) for r, name in NAMED if name.split()[-1] not in OTHER]
 ALL_JOBS = pytest.mark.parametrize(("ranks", "name"), NAMED)
 WHOLE_JOBS = pytest.mark.parametrize(("ranks", "name"), WHOLE)
-STRATEGIES = pytest.mark.parametrize("strategy", ["ddp", "fsdp1", "fsdp2"])
+STRATEGIES = pytest.mark.parametrize(
+    ("ranks", "strategy"), [(2, "ddp"), (2, "fsdp1"), (2, "fsdp2"), (2, "tp"), (4, "fsdp2_tp")]
+)
 
 Results = Callable[[int, str], list[Result]]
 
@@ -168,8 +178,10 @@ def test_training_is_that_of_one_process(
 
 
 @STRATEGIES
-def test_bf16_is_near_and_not_the_same(results: Results, single: Result, strategy: str) -> None:
-    found = losses(results(2, f"{strategy} bf16")[0])
+def test_bf16_is_near_and_not_the_same(
+    results: Results, single: Result, ranks: int, strategy: str
+) -> None:
+    found = losses(results(ranks, f"{strategy} bf16")[0])
     assert found == pytest.approx(single["losses"], rel=0.05)
     assert found != pytest.approx(single["losses"], rel=1e-4)
 
@@ -200,12 +212,27 @@ def check_shares(found: list[Result]) -> None:
     assert max(shares) <= 1.25 * whole / len(shares)
 
 
+@pytest.mark.parametrize(("ranks", "strategy"), [(2, "tp"), (4, "fsdp2_tp")])
+def test_tensor_parallelism_splits_the_layers_of_blocks(
+    results: Results, ranks: int, strategy: str
+) -> None:
+    """Two layers of each block by 2, and the bias of one; FSDP2 divides all by 2 again."""
+    fresh = lifecycle.build_model(STAGES["operator"], TrainConfig(**BASE))
+    names = ("wide.weight", "wide.bias", "narrow.weight")
+    sizes = [(name.endswith(names), p.numel()) for name, p in fresh.named_parameters()]
+    share = sum(size // 2 if split else size for split, size in sizes) * 2 // ranks
+    assert share < sum(size for _, size in sizes) * 1.5 / ranks
+    assert [result["local_parameters"] for result in results(ranks, strategy)] == [share] * ranks
+
+
 @STRATEGIES
 @pytest.mark.parametrize("order", ["before", "after"])
-def test_what_was_to_be_compiled_is(results: Results, strategy: str, order: str) -> None:
+def test_what_was_to_be_compiled_is(
+    results: Results, ranks: int, strategy: str, order: str
+) -> None:
     """A wrapper that keeps dynamo out altogether would train just as well."""
-    assert results(2, strategy)[0]["graphs"] == 0
-    assert results(2, f"{strategy} {order}")[0]["graphs"] > 0
+    assert results(ranks, strategy)[0]["graphs"] == 0
+    assert results(ranks, f"{strategy} {order}")[0]["graphs"] > 0
 
 
 @pytest.mark.parametrize("name", ["ddp", "ddp accumulate"])
@@ -226,7 +253,7 @@ def test_every_sample_reaches_the_loss_once_per_epoch(
     results: Results, ranks: int, name: str
 ) -> None:
     counted: dict[int, Counter[int]] = {}
-    for result in results(ranks, name):
+    for result in results(ranks, name)[:: SPLIT.get(name.split()[0], 1)]:
         for training, epoch, _, ids, weights in result["deliveries"]:
             real = [ident for ident, weight in zip(ids, weights, strict=True) if weight]
             counted.setdefault(epoch, Counter()).update(real)
@@ -239,16 +266,26 @@ def test_every_sample_reaches_the_loss_once_per_epoch(
         assert counted[1] == Counter(range(56))
 
 
+@pytest.mark.parametrize(("ranks", "name"), [n for n in NAMED if n[1].split()[0] in SPLIT])
+def test_ranks_that_split_a_layer_see_the_same_samples(
+    results: Results, ranks: int, name: str
+) -> None:
+    seen = [result["deliveries"] for result in results(ranks, name)]
+    assert seen[::2] == seen[1::2]
+    assert ranks == 2 or seen[0] != seen[2]
+
+
 @STRATEGIES
 def test_ranks_evaluate_and_save_with_the_buffers_of_rank_0(
-    results: Results, directory: Path, strategy: str
+    results: Results, directory: Path, ranks: int, strategy: str
 ) -> None:
     """In training they have one each. That they end with equal ones is tested with all jobs."""
-    first, second = (result["evaluated_with"] for result in results(2, f"{strategy} buffers"))
-    assert first == second
+    found = results(ranks, f"{strategy} buffers")
+    first, *others = (result["evaluated_with"] for result in found)
+    assert others == [first] * (ranks - 1)
     assert any(first[0])
     saved = torch.load(directory / f"{strategy} buffers.ckpt", weights_only=True)["model"]
-    digest = results(2, f"{strategy} buffers")[1]["digest"]["mean"]
+    digest = found[1]["digest"]["mean"]
     assert digest_tensor(saved["mean"]) == digest
 
 
@@ -263,10 +300,12 @@ def training_order(result: Result) -> list[tuple[int, int, list[int]]]:
 
 
 @STRATEGIES
-def test_a_resumed_run_is_the_uninterrupted_one(results: Results, strategy: str) -> None:
+def test_a_resumed_run_is_the_uninterrupted_one(
+    results: Results, ranks: int, strategy: str
+) -> None:
     """Bit for bit, on each rank: the order of the samples and the parameters."""
     names = (strategy, f"{strategy} stop", f"{strategy} resume")
-    for whole, stop, rest in zip(*(results(2, name) for name in names), strict=True):
+    for whole, stop, rest in zip(*(results(ranks, name) for name in names), strict=True):
         assert not stop["finished"]
         assert rest["finished"]
         assert training_order(stop) + training_order(rest) == training_order(whole)
@@ -275,10 +314,10 @@ def test_a_resumed_run_is_the_uninterrupted_one(results: Results, strategy: str)
 
 
 @STRATEGIES
-def test_one_process_goes_on_from_the_checkpoint_of_two_ranks(
-    results: Results, single: Result, directory: Path, strategy: str
+def test_one_process_goes_on_from_the_checkpoint_of_several_ranks(
+    results: Results, single: Result, directory: Path, ranks: int, strategy: str
 ) -> None:
-    results(2, f"{strategy} stop")
+    results(ranks, f"{strategy} stop")
     path = directory / f"{strategy}.ckpt"
     bare = lifecycle.build_model(STAGES["operator"], TrainConfig(**BASE))
     bare.load_state_dict(torch.load(path, weights_only=True)["model"])
@@ -296,4 +335,4 @@ def test_a_finished_run_leaves_nothing_in_its_process(
         left = result["left"]
         threads = left.pop("gloo")
         assert left == {"group": False, "children": [], "threads": [], "segments": []}
-        assert name.startswith("fsdp2") or threads == []
+        assert name.startswith(("fsdp2", "tp")) or threads == []

@@ -14,6 +14,8 @@ from ddp_reference.training.wrap import (
     _maybe_compile,
     autocast,
     clip_gradients,
+    counts_losses,
+    data_world,
     resolve_strategy,
     shard_units,
 )
@@ -39,12 +41,35 @@ def test_auto_is_ddp_in_a_group_and_nothing_alone() -> None:
     [
         ("ddp", ALONE, "strategy ddp needs a process group; launch with: torchrun"),
         ("none", SECOND, "strategy none would train 2 models"),
+        ("tp", ALONE, "strategy tp needs a process group; launch with: torchrun"),
+        ("fsdp2_tp", SECOND._replace(world_size=3), "3 ranks are no multiple of tensor_parallel 2"),
     ],
 )
 def test_a_strategy_that_cannot_work_is_refused(strategy: str, world: World, message: str) -> None:
     config = TrainConfig(strategy=strategy)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=re.escape(message)):
         resolve_strategy(config, world)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "places"),
+    [
+        ("fsdp2", [(0, True), (1, True), (2, True), (3, True), (4, True), (5, True)]),
+        ("tp", [(0, True), (0, False), (0, False), (0, False), (0, False), (0, False)]),
+        ("fsdp2_tp", [(0, True), (0, False), (0, False), (1, True), (1, False), (1, False)]),
+    ],
+)
+def test_ranks_that_split_layers_have_one_place_and_one_of_them_counts(
+    strategy: str, places: list[tuple[int, bool]]
+) -> None:
+    config = TrainConfig(strategy=strategy, tensor_parallel=3)  # type: ignore[arg-type]
+    found = []
+    for rank in range(6):
+        world = World(torch.device("cpu"), True, rank, 6, rank)
+        data = data_world(config, world)
+        assert data.world_size == 1 + max(place for place, _ in places)
+        found.append((data.rank, counts_losses(config, world)))
+    assert found == places
 
 
 @pytest.mark.parametrize("least", [1, 300, 1100, 2000, 10**6])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -60,10 +61,10 @@ class ForgetsMomentum(Loop):
 class RoundsMomentum(Loop):
     """Saves the optimizer's state in half the bytes."""
 
-    def save(self) -> None:
+    def save(self, path: Path) -> None:
         for state in self.optimizer.state.values():
             state["momentum_buffer"] = state["momentum_buffer"].half().float()
-        super().save()
+        super().save(path)
 
 
 class Augments(Loop):

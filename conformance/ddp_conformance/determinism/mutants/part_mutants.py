@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,16 +31,17 @@ class Loop:
         self.seed = self.common_seed()
         self.dataset = self.make_dataset()
         self.model = self.wrap(self.make_model().to(self.device()))
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
+        self.optimizer = self.make_optimizer()
         self.seed_rank()
         self.epoch = self.step = 0
         self.loss = 0.0
         if leg.resume is not None:
             self.load(torch.load(leg.resume, "cpu", weights_only=False))
         watch.begin(self.model, self.dataset)
+        self.save_on_the_way()
         self.train()
         if leg.save is not None:
-            self.save()
+            self.save(leg.save)
         watch.end(self.model)
 
     # ------------------------------------------------------------------ what is made
@@ -63,6 +66,10 @@ class Loop:
     def wrap(self, model: nn.Module) -> nn.Module:
         """DDP where there are ranks."""
         return DistributedDataParallel(model) if dist.is_initialized() else model
+
+    def make_optimizer(self) -> torch.optim.Optimizer:
+        """Of the wrapped model."""
+        return torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
 
     def seed_rank(self) -> None:
         """For augmentation: other random numbers on each rank."""
@@ -107,6 +114,7 @@ class Loop:
         while self.epoch < self.leg.epochs:
             for batch in self.loader():
                 self.update(batch["index"])
+                self.save_on_the_way()
                 if self.leg.steps and self.steps_done() >= self.leg.steps:
                     return
             self.watch.epoch(self.epoch, self.mean_loss())
@@ -144,23 +152,31 @@ class Loop:
 
     # ------------------------------------------------------------------ checkpoints
 
-    def save(self) -> None:
+    def save_on_the_way(self) -> None:
+        """After this step, if that is wanted."""
+        if (path := self.leg.save_at.get(self.steps_done())) is not None:
+            self.save(path)
+
+    def save(self, path: Path) -> None:
         """By rank 0, with what each rank has of its own."""
+        content = self.content()
+        if self.case.rank == 0:
+            torch.save(content, path)
+
+    def content(self) -> dict[str, Any]:
+        """Of a checkpoint."""
         own = {"rng": random_states(), "loss": self.loss}
         everyone = [own]
         if dist.is_initialized():
             everyone = [own] * self.case.world_size
             dist.all_gather_object(everyone, own)
-        content = {
+        return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "epoch": self.epoch,
             "step": self.step,
             "ranks": everyone,
         }
-        if self.case.rank == 0:
-            assert self.leg.save is not None
-            torch.save(content, self.leg.save)
 
     def load(self, content: Any) -> None:
         """Restore the state of a checkpoint."""
@@ -169,6 +185,13 @@ class Loop:
         self.optimizer.load_state_dict(content["optimizer"])
         self.epoch, self.step, self.loss = content["epoch"], content["step"], own["loss"]
         restore(own["rng"])
+
+
+class ReadsByItself(Loop):
+    """Has no workers, which take the longest, for defects that lie elsewhere."""
+
+    def __init__(self, case: Case, leg: Leg, watch: Watch) -> None:
+        super().__init__(replace(case, num_workers=0), leg, watch)
 
 
 def random_states() -> Any:
