@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_ddp.fixture import Ddp
     from pytest_ddp.launch.launcher import Launcher
     from pytest_ddp.launch.streams import PieceDisplay
+    from pytest_ddp.outcome.outcome import Finding
     from pytest_ddp.protocol.host_messages import Session
     from pytest_ddp.rank.operations.stream import Operations
     from pytest_ddp.session.planned_runs import RunPlan
@@ -90,14 +91,17 @@ def pytest_ddp_plan_runs(item: pytest.Item) -> RunPlan | None:
 
 
 @pytest.hookspec()
-def pytest_ddp_findings(item: pytest.Item, sent: Mapping[int, Mapping[str, Any]]) -> str | None:
+def pytest_ddp_findings(
+    item: pytest.Item, sent: Mapping[int, Mapping[str, Any]]
+) -> Finding | str | Sequence[Finding | str] | None:
     """Return why a test must not pass that passes on all ranks; None where nothing is found.
 
     Called after an attempt of which :func:`pytest_ddp_test_ended` returned something on any rank.
-    The text becomes that of the failed call, with lines wrapped that are too long; its first line
-    is the verdict, which the short summary and all files show. A test that has failed keeps its own
-    text, and a skipped one is skipped. To an ``xfail`` mark the call fails as with
-    :func:`pytest.fail`, which its ``raises`` may exclude.
+    The findings become the text of the failed call, with lines wrapped that are too long. The
+    verdict, which the short summary and all files show, is ``what`` of the first
+    :class:`~pytest_ddp.outcome.outcome.Finding`, or the first line of a string; a string has no
+    code. A test that has failed keeps its own text, and a skipped one is skipped. To an ``xfail``
+    mark the call fails as with :func:`pytest.fail`, which its ``raises`` may exclude.
 
     :param sent: What each rank has sent, by rank; ranks that died or did not end are missing.
     """

@@ -196,6 +196,24 @@ class UnmatchedMessages:
 
 
 @dataclass(frozen=True, slots=True)
+class Finding:
+    """Why a test must not pass although all ranks did, as a plugin has found."""
+
+    what: str
+    """The verdict, in one line without a full stop."""
+    code: str = ""
+    """The kind of failure, of ``ENTRIES`` in the plugin's ``codes.py``; empty for none."""
+    ranks: tuple[int, ...] = ()
+    """Ranks that the finding is about; empty for all."""
+    lines: tuple[tuple[str, str], ...] = ()
+    """The places that matter: words, and ``file:line`` or nothing."""
+    consequence: str = ""
+    """Sentences on what would happen."""
+    fix: str = ""
+    """A sentence."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunOutcome:
     """The record of one test after its run."""
 
@@ -221,8 +239,8 @@ class RunOutcome:
     """The ranks that differ from most; None if collectives were not compared."""
     unlike_message: str = ""
     """How both ends of a message differ; empty if those of none do."""
-    finding: str = ""
-    """Why the test must not pass although all ranks did, as plugins have found; or empty."""
+    findings: tuple[tuple[Finding | str, ...], ...] = ()
+    """For each plugin that found something, why the test must not pass although all ranks did."""
     suspicions: tuple[str, ...] = ()
     """Hints that are no verdict: collectives that may be swapped."""
     unfinished: tuple[UnmatchedMessages, ...] = ()

@@ -81,6 +81,10 @@ class ReturnTerminal:
 ERRORS = "ddp_errors"
 """Attribute of a report of an exception group: the texts of the exceptions in it."""
 
+CODE = "ddp_code"
+"""Attribute of an exception that the plugin or an extension raises, and of its report: the code of
+this kind of failure."""
+
 EXPECTS_OTHER = "ddp_expects_other"
 """Attribute of the report of a test that was expected to fail and passed, and that expects another
 exception than that of :func:`pytest.fail`."""

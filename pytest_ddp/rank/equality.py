@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import torch
 
+from pytest_ddp.fixture import coded
 from pytest_ddp.system.stdlib import pickle
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 Gather = Callable[[Any], list[Any]]
 """Every rank's object in rank order, on every rank."""
+_CODE = "DDP-050"
+"""Of the ranks' difference in a value."""
 _CHUNK = 1 << 16
 """Elements in a chunk: a chunk that differs is exchanged as a whole, an equal one as 16 bytes."""
 _SIZE = 16
@@ -118,7 +121,8 @@ def assert_close(
         named = ", ".join(other or "value" for other in differing[:_NAMES])
         more = ", ..." if len(differing) > _NAMES else ""
         text += f"\n\n{len(differing)} of {len(rows)} entries differ: {named}{more}"
-    raise AssertionError(f"ddp.{name}: the ranks differ at {leaf_name or 'value'}{text}")
+    words = f"ddp.{name}: the ranks differ at {leaf_name or 'value'}{text}"
+    raise coded(AssertionError(words), _CODE)
 
 
 def assert_differ(gather: Gather, value: Any) -> None:
@@ -127,7 +131,8 @@ def assert_differ(gather: Gather, value: Any) -> None:
     if equal:
         shown = gather(_cut(" ".join(_text(value).split()), 0))
         lines = "".join(f"\n  {_ranks(ranks)}  {shown[ranks[0]]}" for ranks in equal)
-        raise AssertionError(f"ddp.assert_differ: {_ranks(equal[0])} have the same value\n{lines}")
+        words = f"ddp.assert_differ: {_ranks(equal[0])} have the same value\n{lines}"
+        raise coded(AssertionError(words), _CODE)
 
 
 # ------------------------------------------------------------------ what differs, and how

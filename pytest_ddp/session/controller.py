@@ -13,7 +13,7 @@ import pytest
 from pytest_ddp.launch import gpus
 from pytest_ddp.launch.launcher import HostDiedError, Launcher, NoRankError, OrphanedError
 from pytest_ddp.outcome import stack_dumps
-from pytest_ddp.outcome.outcome import RunOutcome
+from pytest_ddp.outcome.outcome import Finding, RunOutcome
 from pytest_ddp.protocol.host_messages import Session
 from pytest_ddp.session import ends, worker_settings
 from pytest_ddp.session.display import Display, LiveLine, terminal_of
@@ -466,7 +466,8 @@ def _with_finding(item: pytest.Item, outcome: RunOutcome) -> RunOutcome:
     if not any(sent.values()):
         return outcome
     found = item.config.hook.pytest_ddp_findings(item=item, sent=sent)
-    return replace(outcome, finding="\n".join(filter(None, found)))
+    each = ((one,) if isinstance(one, Finding | str) else tuple(one) for one in found if one)
+    return replace(outcome, findings=tuple(filter(None, each)))
 
 
 def _end_of(launcher: Launcher) -> str:

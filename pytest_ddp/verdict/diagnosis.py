@@ -117,17 +117,41 @@ class Kind(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Disagreement:
+    """Why a phase fails that has not failed on any single rank.
+
+    For example different results, unequal numbers of collectives, or that ranks could not go on
+    after the failure of an earlier phase.
+    """
+
+    kind: Kind
+    text: str
+    """Laid out; its first line is the verdict."""
+    code: str = ""
+    """That of :mod:`pytest_ddp.verdict.codes`; empty for none."""
+    advice: str = ""
+    """How to fix it, in sentences; or empty."""
+
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        return first_line(self.text)
+
+    @property
+    def names_ranks(self) -> bool:
+        """Whether the verdict names the ranks that it is about."""
+        return self.kind in (Kind.DISAGREEMENT, Kind.FINDING)
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     """The input of the diagnosis of one failed phase."""
 
     outcome: RunOutcome
     phase: Phase
     troubles: tuple[RankFailure, ...]
-    disagreement: str = ""
-    """The verdict if no single rank failed: different results, unequal numbers of collectives,
-    ranks that could not go on after the failure of an earlier phase."""
-    kind: Kind = Kind.DISAGREEMENT
-    """The kind of the disagreement."""
+    disagreement: Disagreement | None = None
+    """Why the phase failed, if it did on no single rank."""
     place: tuple[str, int] | None = None
     """Path and line (from 1) of a disagreement."""
     others: tuple[tuple[int, str], ...] = ()
@@ -203,7 +227,7 @@ def is_doubtful(outcome: RunOutcome, diagnoses: Sequence[Diagnosis]) -> bool:
 def diagnose_failure(failure: Failure) -> Diagnosis:
     """Find the root cause of a failed phase, and what every rank was doing."""
     roots, echoes = split_consequences(failure.troubles, failure.outcome)
-    if failure.disagreement:
+    if failure.disagreement is not None:
         roots, echoes = [], [*roots, *echoes]
     groups = _culprits_first(failure.outcome, group_same(roots))
     in_handlers = note(_handled(failure)) if roots and roots[0].stopped else ""
@@ -227,22 +251,16 @@ def diagnose_failure(failure: Failure) -> Diagnosis:
 
 def _details(failure: Failure) -> list[str]:
     """What a plugin says below the verdict, without indents."""
-    if failure.kind is not Kind.FINDING:
+    if failure.disagreement is None or failure.disagreement.kind is not Kind.FINDING:
         return []
-    return [line.strip() for line in failure.disagreement.splitlines()[1:]]
+    return [line.strip() for line in failure.disagreement.text.splitlines()[1:]]
 
 
 def _root_cause(failure: Failure, groups: Sequence[Sequence[RankFailure]]) -> RootCause:
     outcome = failure.outcome
     if not groups:
-        if failure.kind is Kind.FINDING:
-            return RootCause((), "all ranks passed, and a plugin looked at them together")
-        if failure.kind is Kind.MESSAGES:
-            return RootCause((), "of a sender and a receiver that differ, either may be wrong")
-        if failure.kind is Kind.DISAGREEMENT:
-            return RootCause((), "some ranks were skipped, and any of them may be right")
-        if failure.kind is Kind.FAILURE:
-            return RootCause((), "it follows from the failure of an earlier phase")
+        if (unknown := _WITHOUT_ROOT.get(_kind(failure, groups))) is not None:
+            return RootCause((), unknown)
         return outcome.mismatch_cause or RootCause((), "the calls of the ranks are not known")
     first = groups[0][0]
     if first.stopped and outcome.hang is not None:
@@ -252,6 +270,15 @@ def _root_cause(failure: Failure, groups: Sequence[Sequence[RankFailure]]) -> Ro
     if first.report is None and is_gloo_mismatch(first.rank):
         return RootCause((), "gloo aborts a rank that receives, and the sender may be wrong")
     return RootCause(tuple(trouble.rank.rank for trouble in groups[0]))
+
+
+_WITHOUT_ROOT = {
+    Kind.FINDING: "all ranks passed, and a plugin looked at them together",
+    Kind.MESSAGES: "of a sender and a receiver that differ, either may be wrong",
+    Kind.DISAGREEMENT: "some ranks were skipped, and any of them may be right",
+    Kind.FAILURE: "it follows from the failure of an earlier phase",
+}
+"""Why no rank is the root cause of a disagreement."""
 
 
 def _culprits_first(
@@ -268,7 +295,7 @@ def _culprits_first(
 
 def _kind(failure: Failure, groups: Sequence[Sequence[RankFailure]]) -> Kind:
     if not groups:
-        return failure.kind
+        return Kind.FAILURE if failure.disagreement is None else failure.disagreement.kind
     first, outcome = groups[0][0], failure.outcome
     if is_out_of_memory(first, outcome.oom):
         return Kind.OUT_OF_MEMORY
@@ -292,29 +319,24 @@ def _kind_of_stop(outcome: RunOutcome) -> Kind:
 
 
 def _code(failure: Failure, kind: Kind, groups: Sequence[Sequence[RankFailure]]) -> str:
+    if not groups:
+        return "" if failure.disagreement is None else failure.disagreement.code
     hang = failure.outcome.hang
     match kind:
         case Kind.DEADLOCK | Kind.MISMATCH if hang is not None:
             return codes.OF_HANG[hang.kind]
         case Kind.TIMEOUT:
             return _code_of_timeout(failure, [t for group in groups for t in group])
-        case Kind.COLLECTIVES if failure.disagreement == failure.outcome.mismatch:
-            return codes.UNLIKE
         case Kind.STOPPED if failure.after is not None:
             return ""  # the first failure has one
-        case Kind.FINDING:
-            return codes.of_message(first_line(failure.disagreement))
         case Kind.CRASH | Kind.EXIT:
             return _code_of_end(groups[0][0])
         case Kind.FAILURE:
-            return _code_of_exception(groups[0][0]) if groups else ""
+            return _code_of_exception(groups[0][0])
     return _CODES[kind]
 
 
 _CODES = {
-    Kind.COLLECTIVES: codes.UNEQUAL_NUMBER,
-    Kind.MESSAGES: codes.UNLIKE_MESSAGES,
-    Kind.DISAGREEMENT: codes.DISAGREE,
     Kind.OUT_OF_MEMORY: codes.OUT_OF_MEMORY,
     Kind.NOT_BEGUN: codes.NOT_BEGUN,
     Kind.STOPPED: codes.STOPPED,
@@ -349,7 +371,9 @@ def _code_of_exception(first: RankFailure) -> str:
     text = first_line(first.message)
     if text.startswith("assert "):
         return ""
-    return codes.of_message(text) or (codes.PEER_LOST if first.broken_connection else "")
+    return (
+        first.code or codes.of_message(text) or (codes.PEER_LOST if first.broken_connection else "")
+    )
 
 
 def _hint(failure: Failure, groups: Sequence[Sequence[RankFailure]]) -> str:
@@ -364,7 +388,7 @@ def _hint(failure: Failure, groups: Sequence[Sequence[RankFailure]]) -> str:
 
 def _verdict(failure: Failure, groups: Sequence[Sequence[RankFailure]]) -> str:
     if not groups:
-        return first_line(failure.disagreement) or "no rank ran the test"
+        return failure.disagreement.verdict if failure.disagreement else "no rank ran the test"
     first = groups[0]
     if first[0].stopped:
         stopped = _stopped_verdict(failure, [t for group in groups for t in group])

@@ -20,9 +20,16 @@ import pytest
 from pytest_ddp.deadlock.collectives import unequal_collectives
 from pytest_ddp.outcome.outcome import Ending, RankOutcome, RunOutcome, TimedReport, ranks_text
 from pytest_ddp.protocol.buffered_reports import is_empty
-from pytest_ddp.protocol.messages import ERRORS, EXPECTS_OTHER, Phase
+from pytest_ddp.protocol.messages import CODE, ERRORS, EXPECTS_OTHER, Phase
 from pytest_ddp.settings.options import Output
-from pytest_ddp.verdict.diagnosis import Diagnosis, Failure, Kind, diagnose_failure
+from pytest_ddp.verdict import codes
+from pytest_ddp.verdict.diagnosis import (
+    Diagnosis,
+    Disagreement,
+    Failure,
+    Kind,
+    diagnose_failure,
+)
 from pytest_ddp.verdict.diagnosis_files import properties
 from pytest_ddp.verdict.rank_failure import (
     RankFailure,
@@ -31,7 +38,7 @@ from pytest_ddp.verdict.rank_failure import (
     message_of,
     split_consequences,
 )
-from pytest_ddp.verdict.representation import WIDE, WIDTH, lines_of
+from pytest_ddp.verdict.representation import WIDE, WIDTH, finding_text, lines_of
 from pytest_ddp.verdict.text import represent
 
 # ------------------------------------------------------------------
@@ -183,6 +190,7 @@ _OWN_ATTRIBUTES = {
     "stop",
     "user_properties",
     "wasxfail",
+    CODE,
     ERRORS,
     EXPECTS_OTHER,
 }
@@ -208,12 +216,8 @@ class Decision:
     outcome: Result
     parts: tuple[RankPhase, ...]
     troubles: tuple[RankFailure, ...] = ()
-    disagreement: str = ""
-    """The verdict of a failure that belongs to no single rank."""
-    advice: str = ""
-    """How to fix the disagreement."""
-    kind: Kind = Kind.FAILURE
-    """Of the disagreement."""
+    disagreement: Disagreement | None = None
+    """Why it failed, if it did on no single rank."""
     wasxfail: str | None = None
     stands_for_call: bool = False
     """True for a failed setup, after which some ranks may have gone on to their call."""
@@ -242,22 +246,19 @@ def judge(outcome: RunOutcome, output: Output, width: int = WIDTH) -> Merged:
         output: the ranks whose captured output is shown.
         width: columns of the terminal.
     """
-    unequal = unequal_collectives(outcome) if outcome.check_collectives else ""
-    collectives = tuple(filter(None, (unequal, outcome.mismatch)))
+    unlike = tuple(_unlike(outcome))
+    shown_together = unlike or tuple(_found(outcome))
     outcome = replace(outcome, ranks=tuple(sorted(outcome.ranks, key=lambda rank: rank.rank)))
     decisions = _decide(outcome)
-    if collectives:
-        decisions = _blamed(decisions, Kind.COLLECTIVES, collectives[0], _SAME_COLLECTIVES)
-    elif outcome.unlike_message:
-        decisions = _blamed(decisions, Kind.MESSAGES, outcome.unlike_message, _SAME_DTYPE)
-    elif outcome.finding:
-        decisions = _blamed(decisions, Kind.FINDING, outcome.finding)
-    notes = tuple(filter(None, (*collectives, outcome.unlike_message)))
+    if shown_together:
+        decisions = _blamed(decisions, shown_together[0])
+    notes = tuple(one.text for one in unlike)
     reports: list[pytest.TestReport] = []
     diagnoses: list[Diagnosis] = []
     failing = _failing(outcome, decisions)
     for decision in decisions:
-        notes = tuple(note for note in notes if note != decision.disagreement)
+        if decision.disagreement is not None:
+            notes = tuple(note for note in notes if note != decision.disagreement.text)
         if diagnoses and _have_lost_peers_alone(outcome, decision.troubles):
             decision = replace(decision, disagreement=_after(decision, diagnoses[0]))
         first = diagnoses[0].phase if diagnoses else None
@@ -351,9 +352,7 @@ def _combine(phase: Phase, parts: Sequence[RankPhase], troubles: Sequence[RankFa
     if troubles:
         return replace(merged, outcome="failed", troubles=tuple(troubles))
     if skipped and len({(part.state, part.reason) for part in parts}) > 1:
-        words = _disagreement(parts)
-        merged = replace(merged, outcome="failed", kind=Kind.DISAGREEMENT)
-        return replace(merged, disagreement=words, advice=_ALL_OR_NONE)
+        return replace(merged, outcome="failed", disagreement=_disagreement(parts))
     if skipped:
         return replace(merged, outcome="skipped")
     if expected := by_state.get(PhaseState.XFAILED):
@@ -380,12 +379,13 @@ def _xfail_reason(parts: Sequence[RankPhase]) -> str:
     return "; ".join(f"{ranks_text(ranks)}: {reason}" for reason, ranks in reasons.items())
 
 
-def _disagreement(parts: Sequence[RankPhase]) -> str:
+def _disagreement(parts: Sequence[RankPhase]) -> Disagreement:
     by_words: dict[str, list[int]] = {}
     for part in sorted(parts, key=lambda part: part.state is not PhaseState.SKIPPED):
         by_words.setdefault(str(part), []).append(part.rank.rank)
     listed = ", ".join(f"{ranks_text(ranks)} {words}" for words, ranks in by_words.items())
-    return f"ranks disagree: {listed}"
+    text = f"ranks disagree: {listed}"
+    return Disagreement(Kind.DISAGREEMENT, text, codes.DISAGREE, _ALL_OR_NONE)
 
 
 def _have_lost_peers_alone(outcome: RunOutcome, troubles: Sequence[RankFailure]) -> bool:
@@ -397,17 +397,40 @@ def _have_lost_peers_alone(outcome: RunOutcome, troubles: Sequence[RankFailure])
     )
 
 
-def _after(decision: Decision, earlier: Diagnosis) -> str:
+def _after(decision: Decision, earlier: Diagnosis) -> Disagreement:
     ranks = ranks_text(trouble.rank.rank for trouble in decision.troubles)
-    return f"{ranks} could not go on in {decision.phase} after the failure in {earlier.phase}"
+    text = f"{ranks} could not go on in {decision.phase} after the failure in {earlier.phase}"
+    return Disagreement(Kind.FAILURE, text)
 
 
 # ------------------------------------------------------------------ after the ranks have ended
 
 
-def _blamed(
-    decisions: Sequence[Decision], kind: Kind, verdict: str, advice: str = ""
-) -> list[Decision]:
+def _unlike(outcome: RunOutcome) -> Iterator[Disagreement]:
+    """What the ranks communicated differently; the first one is the verdict."""
+    kind = Kind.COLLECTIVES
+    if outcome.check_collectives and (text := unequal_collectives(outcome)):
+        yield Disagreement(kind, text, codes.UNEQUAL_NUMBER, _SAME_COLLECTIVES)
+    if outcome.mismatch:
+        yield Disagreement(kind, outcome.mismatch, codes.UNLIKE, _SAME_COLLECTIVES)
+    if outcome.unlike_message:
+        text = outcome.unlike_message
+        yield Disagreement(Kind.MESSAGES, text, codes.UNLIKE_MESSAGES, _SAME_DTYPE)
+
+
+def _found(outcome: RunOutcome) -> Iterator[Disagreement]:
+    """What plugins have found, as one."""
+    if not outcome.findings:
+        return
+    texts = (
+        "\n\n".join(one if isinstance(one, str) else finding_text(one) for one in of_plugin)
+        for of_plugin in outcome.findings
+    )
+    first = outcome.findings[0][0]
+    yield Disagreement(Kind.FINDING, "\n".join(texts), "" if isinstance(first, str) else first.code)
+
+
+def _blamed(decisions: Sequence[Decision], disagreement: Disagreement) -> list[Decision]:
     """Fail the test's body for what all ranks together show, unless something failed already.
 
     If every rank passed although it was expected to fail, this is the expected failure, unless the
@@ -418,12 +441,12 @@ def _blamed(
     surprised = bool(states) and states <= {PhaseState.XPASSED, PhaseState.XPASSED_STRICT}
     failed = any(decision.outcome == "failed" for decision in (*before, teardown))
     settled = body.outcome == "failed" or (
-        body.outcome == "skipped" and (body.wasxfail is not None or kind is Kind.FINDING)
+        body.outcome == "skipped"
+        and (body.wasxfail is not None or disagreement.kind is Kind.FINDING)
     )
     if failed or (settled and not surprised):
         return list(decisions)
-    blamed = replace(body, outcome="failed", wasxfail=None, troubles=())
-    blamed = replace(blamed, kind=kind, disagreement=verdict, advice=advice)
+    blamed = replace(body, outcome="failed", wasxfail=None, troubles=(), disagreement=disagreement)
     if surprised and not any(hasattr(part.report, EXPECTS_OTHER) for part in body.parts):
         blamed = replace(blamed, outcome="skipped", wasxfail=_xfail_reason(body.parts))
     return [*before, blamed, teardown]
@@ -470,19 +493,21 @@ def _failure(
     outcome: RunOutcome, decision: Decision, notes: tuple[str, ...], after: Phase | None
 ) -> Failure:
     troubled = {trouble.rank.rank for trouble in decision.troubles}
-    # A disagreement names all ranks in its verdict, and a finding those that it is about.
-    names_all = decision.kind in (Kind.DISAGREEMENT, Kind.FINDING)
-    others = [part for part in decision.parts if part.rank.rank not in troubled and not names_all]
+    disagreement = decision.disagreement
+    if disagreement is not None and disagreement.advice:
+        notes = (disagreement.advice, *notes)
+    others = [part for part in decision.parts if part.rank.rank not in troubled]
+    if disagreement is not None and disagreement.names_ranks:
+        others = []
     skips = [part for part in decision.parts if part.state is PhaseState.SKIPPED]
     return Failure(
         outcome=outcome,
         phase=decision.phase,
         troubles=decision.troubles,
-        disagreement=decision.disagreement,
-        kind=decision.kind,
+        disagreement=disagreement,
         place=_skip_place(outcome, skips[0])[:2] if skips else None,
         others=tuple((part.rank.rank, str(part)) for part in others),
-        notes=(decision.advice, *notes) if decision.advice else notes,
+        notes=notes,
         after=after,
     )
 

@@ -15,7 +15,7 @@ import pytest
 
 from pytest_ddp.outcome import stack_dumps
 from pytest_ddp.outcome.outcome import Ending, RankOutcome, RunOutcome
-from pytest_ddp.protocol.messages import ERRORS, Phase
+from pytest_ddp.protocol.messages import CODE, ERRORS, Phase
 from pytest_ddp.protocol.rank_status import Handled, Raised
 from pytest_ddp.system.stdlib import signal
 
@@ -37,7 +37,8 @@ _BROKEN_CONNECTION = re.compile(
     r"|failed to recv, got 0 bytes|\bDdpError\b",
     re.IGNORECASE,
 )
-"""Messages on a rank after another one has died: of gloo, the stores, NCCL, the ddp fixture."""
+"""Messages on a rank after another one has died: of gloo, the stores, NCCL; and the type of the
+exception of the ddp fixture, as Python and C++ write it before its message."""
 
 WORKER_KILLED = "killed by signal: Killed"
 """In the message of a DataLoader whose worker got SIGKILL."""
@@ -108,6 +109,11 @@ class RankFailure:
     def errors(self) -> list[str]:
         """The failure's message; for an exception group, those of its exceptions."""
         return getattr(self.report, ERRORS, None) or [self.message]
+
+    @property
+    def code(self) -> str:
+        """The code that the exception has by itself; empty for one of others."""
+        return str(getattr(self.report, CODE, ""))
 
     @property
     def handled(self) -> Handled | None:

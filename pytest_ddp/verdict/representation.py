@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 
 from _pytest._code.code import ReprEntry, ReprEntryNative, ReprExceptionInfo
 
+from pytest_ddp.outcome.outcome import Finding, ranks_text
+from pytest_ddp.outcome.stack_dumps import shorten
 from pytest_ddp.verdict.rank_failure import LONGEST_VERDICT, clean, message_of
 
 Entry: TypeAlias = ReprEntry | ReprEntryNative
@@ -92,6 +94,21 @@ def _broken(text: str, width: int) -> Iterator[list[str]]:
                 break_on_hyphens=False,
             )
         )
+
+
+def finding_text(finding: Finding) -> str:
+    """The text of a finding, laid out; its first line is the verdict."""
+    where = f" ({ranks_text(finding.ranks)})" if finding.ranks else ""
+    width = max((len(words) for words, _ in finding.lines), default=0)
+    places = (f"  {words.ljust(width)}  {shorten(place)}" for words, place in finding.lines)
+    return "\n".join(
+        [
+            f"{finding.what}{where}",
+            *(place.rstrip() for place in places),
+            *([f"  {finding.consequence}"] if finding.consequence else []),
+            *([f"  Fix: {finding.fix}"] if finding.fix else []),
+        ]
+    )
 
 
 def _indent_below(line: str) -> str:

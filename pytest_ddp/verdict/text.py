@@ -91,15 +91,15 @@ def represent(failure: Failure, diagnosis: Diagnosis, width: int = WIDTH) -> Rep
 
 
 def _head(failure: Failure, diagnosis: Diagnosis, width: int) -> Entry:
-    if diagnosis.kind is Kind.FINDING:
-        return raw(f"{wrapped(failure.disagreement, width)}\n")
+    if failure.disagreement is not None and diagnosis.kind is Kind.FINDING:
+        return raw(f"{wrapped(failure.disagreement.text, width)}\n")
     return sentences(*_headline(failure, diagnosis, width), width=width)
 
 
 def _headline(failure: Failure, diagnosis: Diagnosis, width: int) -> list[str]:
     verdict = diagnosis.verdict
     if not diagnosis.roots:
-        return failure.disagreement.splitlines() or [verdict]
+        return [verdict] if failure.disagreement is None else failure.disagreement.text.splitlines()
     first = diagnosis.roots[0][0]
     rows = rows_of(diagnosis.ranks, width) if _has_table(failure, diagnosis) else ()
     if first.stopped:
@@ -246,7 +246,8 @@ def _notes(failure: Failure, diagnosis: Diagnosis, width: int) -> Iterator[str]:
             yield hang.sentence
             yield from () if _has_table(failure, diagnosis) else rows_of(diagnosis.ranks, width)
             yield from [""] if diagnosis.notes else []
-    laid_out = {clean(line.strip()) for line in failure.disagreement.splitlines()}
+    text = "" if failure.disagreement is None else failure.disagreement.text
+    laid_out = {clean(line.strip()) for line in text.splitlines()}
     for note in diagnosis.notes:
         yield from () if note in laid_out else note.splitlines()
 

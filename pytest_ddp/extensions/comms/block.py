@@ -12,11 +12,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from pytest_ddp.extensions.comms import stack
+from pytest_ddp.extensions.comms import UNLIKE_COMMUNICATION, UNUSABLE_BLOCK, stack
 from pytest_ddp.extensions.comms.modules import Modules, is_in_backward
 from pytest_ddp.extensions.comms.records import Communication, Entry, Moment, Record, unknown_group
 from pytest_ddp.extensions.comms.snapshot import lines_of
 from pytest_ddp.extensions.comms.snapshot_files import compare
+from pytest_ddp.fixture import coded
 from pytest_ddp.rank.groups.backends import promises_of
 from pytest_ddp.rank.operations.operation import Issuer, Operation, name_of
 from pytest_ddp.rank.operations.origins import outside, user_frame
@@ -38,6 +39,10 @@ _REDUCE_OPS = {int(op): name for name, op in _RED_OP_TYPES.__members__.items()}
 _MESSAGES = frozenset({"send", "recv"})
 _PLAIN_LABELS = {"default_pg": "world", "undefined": "", "": ""}
 """Descriptions that torch gives to groups by itself."""
+
+
+def _unusable(words: str) -> RuntimeError:
+    return coded(RuntimeError(words), UNUSABLE_BLOCK)
 
 
 def reduction_of(reduce_op: Any) -> str | None:
@@ -96,7 +101,8 @@ class Comms(Communication):
         super().__init__(self._counted, _name_of)
         self._ddp, self._item = ddp, item
         if warmup and model is None:
-            raise ValueError(f"ddp.comms(warmup={warmup}): pass the model whose steps are counted")
+            words = f"ddp.comms(warmup={warmup}): pass the model whose steps are counted"
+            raise coded(ValueError(words), UNUSABLE_BLOCK)
         self._warmup = warmup
         self._seen: list[_Seen | Moment] = []
         self._modules = Modules(model, self._seen.append)
@@ -123,11 +129,10 @@ class Comms(Communication):
         frame = user_frame(_getframe(1))
         place = "?" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
         if _open is not None:
-            raise RuntimeError(
-                f"ddp.comms: blocks do not nest; leave the one opened at {_open.opened_at} first"
-            )
+            first = _open.opened_at
+            raise _unusable(f"ddp.comms: blocks do not nest; leave the one opened at {first} first")
         if self.opened_at:
-            raise RuntimeError(f"ddp.comms: used before, at {self.opened_at}; make one per block")
+            raise _unusable(f"ddp.comms: used before, at {self.opened_at}; make one per block")
         hide_own_frames_now()
         self._frame, self.opened_at = frame, place
         # Numbers after the kernels: what another thread issues in between is counted twice then,
@@ -157,12 +162,12 @@ class Comms(Communication):
             self.close()
         if error is None and was_open:
             for label, number in missed.items():
-                raise RuntimeError(
+                raise _unusable(
                     f"ddp.comms: a backend of group {label} was called directly, {number} times; "
                     "that is not seen,\nand the counts would be too small"
                 )
             if self._warmup and self._modules.steps <= self._warmup:
-                raise RuntimeError(
+                raise _unusable(
                     f"ddp.comms(warmup={self._warmup}): the model has run {self._modules.steps} "
                     "forward passes, so that no step is left.\nRun more steps, or lower warmup"
                 )
@@ -195,7 +200,7 @@ class Comms(Communication):
             update = self._item.config.getoption("ddp_update_comms")
             found = compare(self._item, name, torch.__version__, ranks, update=update)
         if (found := self._ddp.broadcast(found)) is not None:
-            raise AssertionError(f"ddp.comms: {found}")
+            raise coded(AssertionError(f"ddp.comms: {found}"), UNLIKE_COMMUNICATION)
 
     def table(self) -> str:
         unseen = [f"not seen: operations on {name}, written in Python" for name in self.unseen]
@@ -203,9 +208,7 @@ class Comms(Communication):
 
     def _counted(self) -> list[Entry]:
         if not self.opened_at:
-            raise RuntimeError(
-                "ddp.comms: nothing is recorded yet; write `with ddp.comms() as ...`"
-            )
+            raise _unusable("ddp.comms: nothing is recorded yet; write `with ddp.comms() as ...`")
         entries = (one if isinstance(one, Moment) else self._record(one) for one in [*self._seen])
         return [entry for entry in entries if entry.step > self._warmup or not self._warmup]
 
@@ -377,7 +380,8 @@ def _name_of(group: object) -> str | None:
     for name, known in _all_groups():
         if known is group:
             if not _is_torchs(known):
-                raise ValueError(f"ddp.comms: {name} is written in Python: its calls are not seen")
+                words = f"ddp.comms: {name} is written in Python: its calls are not seen"
+                raise coded(ValueError(words), UNUSABLE_BLOCK)
             return name
     raise unknown_group(group, [label for _, label in _labels()])
 

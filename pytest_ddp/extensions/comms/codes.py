@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pytest_ddp.extensions.comms import UNLIKE_COMMUNICATION, UNUSABLE_BLOCK
 from pytest_ddp.verdict.codes import Entry
 
 ENTRIES = (
     Entry(
-        "DDP-064",
+        UNLIKE_COMMUNICATION,
         "A test communicates something else than it should",
         (
             "AssertionError: ddp.comms: ... comes after ...",
@@ -24,10 +25,9 @@ ENTRIES = (
             "Look at the table below the failure: each operation has its module and line.",
             "If it is meant, `--ddp-update-comms` writes the file anew; review its diff.",
         ),
-        message=r"^AssertionError: ddp\.comms: ",
     ),
     Entry(
-        "DDP-065",
+        UNUSABLE_BLOCK,
         "A block of ddp.comms cannot be used so",
         (
             "RuntimeError: ddp.comms: blocks do not nest; leave the one opened at ... first",
@@ -42,6 +42,5 @@ ENTRIES = (
             "A misspelt operation or group, or one of other ranks.",
         ),
         ("Do as the text says; it has the names that there are.",),
-        message=r"^(Runtime|Value)Error: ddp\.comms\b|^(Failed: )?ddp\.comms: the block opened at",
     ),
 )

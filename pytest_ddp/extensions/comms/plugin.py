@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ddp.extensions.comms import FOLDER, OPTION_GROUP
+from pytest_ddp.extensions.comms import FOLDER, OPTION_GROUP, UNUSABLE_BLOCK
 
 if TYPE_CHECKING:
     import torch
@@ -139,11 +139,13 @@ def pytest_runtest_teardown() -> Generator[None, None, None]:
         if left is not None:
             left.close()
     if left is not None:
-        pytest.fail(
+        from pytest_ddp.fixture import coded  # noqa: PLC0415
+
+        words = (
             f"ddp.comms: the block opened at {left.opened_at} was still open after its test; "
-            "leave it there,\nor in a fixture of function scope",
-            pytrace=False,
+            "leave it there,\nor in a fixture of function scope"
         )
+        raise coded(pytest.fail.Exception(words, pytrace=False), UNUSABLE_BLOCK)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from pytest_ddp.extensions.comms import UNLIKE_COMMUNICATION, UNUSABLE_BLOCK
 from pytest_ddp.extensions.comms.cpu_forms import OBJECTS
+from pytest_ddp.fixture import coded
 from pytest_ddp.rank.operations.table import TABLE
 
 _KIB = 1024
@@ -176,9 +178,11 @@ class Communication:
         name = _named(first, belongs_to)
         if place is None or limit is None:
             lacking = name if place is None else words
-            raise AssertionError(f"ddp.comms: no {lacking} in the block\n{self}")
+            words = f"ddp.comms: no {lacking} in the block\n{self}"
+            raise coded(AssertionError(words), UNLIKE_COMMUNICATION)
         if place > limit:
-            raise AssertionError(f"ddp.comms: {name} comes after {words}\n{self.table()}")
+            words = f"ddp.comms: {name} comes after {words}\n{self.table()}"
+            raise coded(AssertionError(words), UNLIKE_COMMUNICATION)
 
     def table(self) -> str:
         """A row for each kind of operation, for people."""
@@ -201,7 +205,8 @@ class Communication:
     def _check(self, operation: str) -> None:
         if operation not in _OPERATIONS | _FORMS | {record.form for record in self}:
             known = textwrap.fill(", ".join(sorted(_OPERATIONS)), width=96)
-            raise ValueError(f"ddp.comms: no operation {operation!r}; the operations are\n{known}")
+            words = f"ddp.comms: no operation {operation!r}; the operations are\n{known}"
+            raise coded(ValueError(words), UNUSABLE_BLOCK)
 
 
 _TITLES = ("operation", "group", "dtype", "belongs to", "issued in", "at", "calls", "bytes")
@@ -271,4 +276,5 @@ def _named(operation: str, belongs_to: str | None) -> str:
 def unknown_group(group: object, labels: Iterable[str]) -> ValueError:
     """The error for a group that this rank does not have."""
     there = ", ".join(sorted({*labels}))
-    return ValueError(f"ddp.comms: no group {group!r} on this rank; the groups are {there}")
+    words = f"ddp.comms: no group {group!r} on this rank; the groups are {there}"
+    return coded(ValueError(words), UNUSABLE_BLOCK)

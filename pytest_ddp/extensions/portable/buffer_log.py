@@ -18,7 +18,7 @@ from pytest_ddp.extensions.portable.buffers import (
 )
 from pytest_ddp.extensions.portable.differences import DIFFERENCES, finding_of
 from pytest_ddp.extensions.portable.events import Detector, IssuedOperation
-from pytest_ddp.extensions.portable.finding import Finding
+from pytest_ddp.extensions.portable.finding import FindingKind, PortabilityFinding
 from pytest_ddp.extensions.portable.touches import TouchMode
 from pytest_ddp.extensions.portable.unspecified import Unspecified
 from pytest_ddp.rank.operations.operation import Given
@@ -36,7 +36,7 @@ class TouchedBuffers(Detector):
     name = "buffers"
 
     def __init__(self) -> None:
-        self._found: dict[tuple[Any, ...], Finding] = {}
+        self._found: dict[tuple[Any, ...], PortabilityFinding] = {}
         self._buffers = Buffers(self._note)
         self._unspecified = Unspecified(self._note_look)
         self._mode = TouchMode(self._buffers, self._unspecified)
@@ -109,7 +109,7 @@ def _site() -> str:
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def touched_buffer(touch: Touch) -> Finding:
+def touched_buffer(touch: Touch) -> PortabilityFinding:
     verb = "writes" if touch.is_write else "reads"
     if touch.touched_by:
         what = f"{touch.touched_by} {verb} a tensor of {touch.operation.name} before a wait for it"
@@ -118,4 +118,4 @@ def touched_buffer(touch: Touch) -> Finding:
         what = f"a tensor of {touch.operation.name} is written before a wait for it"
         touched = ("written before" if touch.touched_at else "written by the end", touch.touched_at)
     lines = (("issued", touch.operation.place), touched)
-    return Finding("a buffer touched in flight", what, lines, _CONSEQUENCE, _FIX)
+    return PortabilityFinding(FindingKind.TOUCHED_BUFFER, what, lines, _CONSEQUENCE, _FIX)

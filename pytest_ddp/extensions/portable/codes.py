@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from pytest_ddp.extensions.portable.finding import OF_KIND, FindingKind
 from pytest_ddp.verdict.codes import Entry
 
-_VERDICT = r"^not portable to \S+: "
 _OFF = (
     "If production does not use NCCL there, say so: `portable='off'`, or `cpu:gloo,cuda:nccl`.",
     "The page `portable.md` says what is judged and what is not.",
@@ -12,7 +12,7 @@ _OFF = (
 
 ENTRIES = (
     Entry(
-        "DDP-060",
+        OF_KIND[FindingKind.GROUP_ORDER],
         "Ranks use groups in unlike orders",
         ("not portable to nccl: order between groups: ranks ... issue ... in opposite orders",),
         "Two ranks issue operations of two groups in opposite orders. gloo runs them beside each "
@@ -23,10 +23,9 @@ ENTRIES = (
             "follows from the rank's data.",
         ),
         ("Issue them in the same order on all ranks; where the waits are does not matter.", *_OFF),
-        message=f"{_VERDICT}order between groups: ",
     ),
     Entry(
-        "DDP-061",
+        OF_KIND[FindingKind.LOST_HANDLE],
         "A handle was dropped before anything waited for it",
         ("not portable to nccl: lost handle: nothing waited for ...",),
         "The code received the handle of an asynchronous operation and lost it. On NCCL the "
@@ -36,10 +35,9 @@ ENTRIES = (
             "A list of handles that is overwritten in a loop, or waited for on one branch only.",
         ),
         ("Keep the handle, and call wait() before the tensor is used again.", *_OFF),
-        message=f"{_VERDICT}lost handle: ",
     ),
     Entry(
-        "DDP-062",
+        OF_KIND[FindingKind.TOUCHED_BUFFER],
         "A buffer was touched while an operation was in flight",
         ("not portable to nccl: a buffer touched in flight: ...",),
         "A tensor was read or written between the issue of its operation and the wait for it.",
@@ -48,10 +46,9 @@ ENTRIES = (
             "The result is read before wait(): gloo has it by then, most often.",
         ),
         ("Wait first, or give the operation a copy.", *_OFF),
-        message=f"{_VERDICT}a buffer touched in flight: ",
     ),
     Entry(
-        "DDP-063",
+        OF_KIND[FindingKind.DIFFERENCE],
         "NCCL lacks what the test uses, or does it otherwise",
         ("not portable to nccl: a difference between gloo and NCCL: ...",),
         "The call, a pair of messages, or the use of a result is one of the known differences "
@@ -64,10 +61,9 @@ ENTRIES = (
             "The tensor of reduce on a rank that is not its destination.",
         ),
         ("Do as the text says under Fix. All differences are on the page `nccl.md`.", *_OFF),
-        message=f"{_VERDICT}a difference between gloo and NCCL: ",
     ),
     Entry(
-        "DDP-067",
+        OF_KIND[FindingKind.RELIANCE],
         "A rank relies on a collective that does not wait for all",
         ("not portable to nccl: a collective that does not wait: rank ... relies on ... to end",),
         "A rank went on from a collective that another one begins only after a message, or another "
@@ -79,6 +75,5 @@ ENTRIES = (
             "Ranks that call a collective and a receive in unlike orders.",
         ),
         ("Call the collective first on all ranks, and the messages after it.", *_OFF),
-        message=f"{_VERDICT}a collective that does not wait: ",
     ),
 )

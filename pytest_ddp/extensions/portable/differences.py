@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from pytest_ddp.extensions.portable.finding import Finding
+from pytest_ddp.extensions.portable.finding import FindingKind, PortabilityFinding
 from pytest_ddp.rank.operations.table import TABLE
 
 SEEN_WITH = "NCCL 2.28.9 (torch 2.11, an H200)"
@@ -299,10 +299,10 @@ def finding_of(
     what: str,
     lines: tuple[tuple[str, str], ...],
     ranks: tuple[int, ...] = (),
-) -> Finding:
+) -> PortabilityFinding:
     """The finding for a row, with what the test does and its lines."""
-    return Finding(
-        "a difference between gloo and NCCL",
+    return PortabilityFinding(
+        FindingKind.DIFFERENCE,
         what,
         lines,
         f"NCCL: {row.nccl}. Gloo: {row.gloo}. Seen with {SEEN_WITH}, and known from {row.source}.",

@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_ddp.outcome.outcome import ranks_text
-from pytest_ddp.outcome.stack_dumps import shorten
+from pytest_ddp.outcome.outcome import Finding
+
+
+class FindingKind(enum.StrEnum):
+    """What is not portable. A string, as it crosses to another process as JSON."""
+
+    GROUP_ORDER = "order between groups"
+    LOST_HANDLE = "lost handle"
+    UNREAD_RESULT = "unread result"
+    TOUCHED_BUFFER = "a buffer touched in flight"
+    DIFFERENCE = "a difference between gloo and NCCL"
+    RELIANCE = "a collective that does not wait"
+
+
+OF_KIND = {
+    FindingKind.GROUP_ORDER: "DDP-060",
+    FindingKind.LOST_HANDLE: "DDP-061",
+    FindingKind.TOUCHED_BUFFER: "DDP-062",
+    FindingKind.DIFFERENCE: "DDP-063",
+    FindingKind.RELIANCE: "DDP-067",
+}
+"""The code of each kind that fails a test by itself."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class PortabilityFinding:
     """Why a test would hang or go wrong in production.
 
     Two of the same kind with the same lines are one.
     """
 
-    kind: str
-    """Such as ``order between groups``."""
+    kind: FindingKind
     what: str
     """What the test does, without a full stop; of one line."""
     lines: tuple[tuple[str, str], ...]
@@ -37,29 +57,21 @@ class Finding:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, sent: Mapping[str, Any]) -> Finding:
+    def from_json(cls, sent: Mapping[str, Any]) -> PortabilityFinding:
         lines = tuple((words, place) for words, place in sent["lines"])
-        return cls(**{**sent, "lines": lines, "ranks": tuple(sent["ranks"])})
+        kind, ranks = FindingKind(sent["kind"]), tuple(sent["ranks"])
+        return cls(**{**sent, "kind": kind, "lines": lines, "ranks": ranks})
 
-    def text(self, production: str) -> str:
-        """For people; the first line is the verdict. The core wraps lines that are too long."""
-        where = f" ({ranks_text(self.ranks)})" if self.ranks else ""
-        head = f"not portable to {production}: {self.kind}: {self.what}{where}"
-        width = max((len(words) for words, _ in self.lines), default=0)
-        places = [f"  {words.ljust(width)}  {shorten(place)}" for words, place in self.lines]
-        return "\n".join(
-            [
-                head,
-                *(place.rstrip() for place in places),
-                f"  {self.consequence}",
-                f"  Fix: {self.fix}",
-            ]
-        )
+    def as_finding(self, production: str) -> Finding:
+        """The finding for the verdict, with the backends of production and its code."""
+        what = f"not portable to {production}: {self.kind}: {self.what}"
+        code = OF_KIND.get(self.kind, "")
+        return Finding(what, code, self.ranks, self.lines, self.consequence, self.fix)
 
 
-def merged(by_rank: Mapping[int, Iterable[Finding]]) -> list[Finding]:
+def merged(by_rank: Mapping[int, Iterable[PortabilityFinding]]) -> list[PortabilityFinding]:
     """The findings of single ranks, each once, with the ranks that have it."""
-    found: dict[Finding, list[int]] = {}
+    found: dict[PortabilityFinding, list[int]] = {}
     for rank, findings in by_rank.items():
         for finding in findings:
             ranks = found.setdefault(dataclasses.replace(finding, ranks=()), [])

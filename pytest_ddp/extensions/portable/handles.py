@@ -10,12 +10,11 @@ from sys import _getframe
 from typing import Any
 
 from pytest_ddp.extensions.portable.events import Detector, IssuedOperation
-from pytest_ddp.extensions.portable.finding import Finding
+from pytest_ddp.extensions.portable.finding import FindingKind, PortabilityFinding
 from pytest_ddp.rank.groups.torch_state import unwaited
 from pytest_ddp.rank.operations.operation import Given
 from pytest_ddp.rank.operations.origins import user_frame
 
-_KIND = "lost handle"
 _CONSEQUENCE = (
     "On NCCL the stream of the computation never waits for this operation: the result may be read "
     "before it is there, and the memory of its tensors may be used again while it runs. On gloo a "
@@ -56,12 +55,12 @@ class LostHandles(Detector):
         return [one.to_json() for one in found] or None
 
 
-def lost_handle(operation: str, issued: str, gone: str) -> Finding:
+def lost_handle(operation: str, issued: str, gone: str) -> PortabilityFinding:
     end = ("gone after", gone)
     if not gone or "/site-packages/" in gone:
         end = ("gone when its function had returned", "")
-    return Finding(
-        _KIND,
+    return PortabilityFinding(
+        FindingKind.LOST_HANDLE,
         f"nothing waited for {operation}",
         (("issued", issued), end),
         _CONSEQUENCE,
@@ -69,10 +68,10 @@ def lost_handle(operation: str, issued: str, gone: str) -> Finding:
     )
 
 
-def unread_results(number: int, lines: tuple[tuple[str, str], ...]) -> Finding:
+def unread_results(number: int, lines: tuple[tuple[str, str], ...]) -> PortabilityFinding:
     results = "result" if number == 1 else "results"
-    return Finding(
-        "unread result",
+    return PortabilityFinding(
+        FindingKind.UNREAD_RESULT,
         f"nothing read {number} {results} of functional collectives",
         lines,
         "Nothing has waited for them; if their tensors are used otherwise, it may be too early.",

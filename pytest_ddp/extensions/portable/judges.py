@@ -7,21 +7,21 @@ from typing import Any, TypeAlias
 
 from pytest_ddp.extensions.portable import orders, reliance
 from pytest_ddp.extensions.portable.differences import DIFFERENCES, finding_of
-from pytest_ddp.extensions.portable.finding import Finding, merged
+from pytest_ddp.extensions.portable.finding import FindingKind, PortabilityFinding, merged
 from pytest_ddp.extensions.portable.first_batches import FirstOperation, partial_batches
 from pytest_ddp.extensions.portable.point_to_point import Message, mismatches
 from pytest_ddp.outcome.outcome import ranks_text
 
-Judge: TypeAlias = Callable[[Mapping[int, Any]], Iterable[Finding]]
+Judge: TypeAlias = Callable[[Mapping[int, Any]], Iterable[PortabilityFinding]]
 """From what the detector of each rank has sent; ranks that have sent nothing are missing."""
 
 
-def of_single_ranks(sent: Mapping[int, Any]) -> list[Finding]:
+def of_single_ranks(sent: Mapping[int, Any]) -> list[PortabilityFinding]:
     """For detectors that need one rank alone, and send findings."""
-    return merged({rank: map(Finding.from_json, each) for rank, each in sent.items()})
+    return merged({rank: map(PortabilityFinding.from_json, each) for rank, each in sent.items()})
 
 
-def judge_orders(sent: Mapping[int, Any]) -> Iterable[Finding]:
+def judge_orders(sent: Mapping[int, Any]) -> Iterable[PortabilityFinding]:
     """Order between groups."""
     found: dict[tuple[tuple[str, str], ...], None] = {}
     for one in orders.inversions({rank: orders.read(each) for rank, each in sent.items()}):
@@ -32,11 +32,11 @@ def judge_orders(sent: Mapping[int, Any]) -> Iterable[Finding]:
         yield _order_finding(one)
 
 
-def _order_finding(one: orders.Inversion) -> Finding:
+def _order_finding(one: orders.Inversion) -> PortabilityFinding:
     (a, b), (c, d) = one.first, one.second
     left, right = one.ranks
-    return Finding(
-        "order between groups",
+    return PortabilityFinding(
+        FindingKind.GROUP_ORDER,
         f"ranks {left} and {right} issue {a.name} and {b.name} in opposite orders",
         (
             (f"rank {left} first: {a.name}", a.site),
@@ -50,7 +50,7 @@ def _order_finding(one: orders.Inversion) -> Finding:
     )
 
 
-def judge_messages(sent: Mapping[int, Any]) -> Iterable[Finding]:
+def judge_messages(sent: Mapping[int, Any]) -> Iterable[PortabilityFinding]:
     """Messages whose two ends go together on gloo alone."""
     rows = {row.name: row for row in DIFFERENCES}
     ranks = {rank: [Message(*one) for one in each] for rank, each in sent.items()}
@@ -66,7 +66,7 @@ def judge_messages(sent: Mapping[int, Any]) -> Iterable[Finding]:
             yield finding_of(rows[one.row], rows[one.row].what, lines)
 
 
-def judge_first_operations(sent: Mapping[int, Any]) -> Iterable[Finding]:
+def judge_first_operations(sent: Mapping[int, Any]) -> Iterable[PortabilityFinding]:
     """Batches that are the first collective of a group on some of its members."""
     row = next(row for row in DIFFERENCES if row.name == "first batch")
     ranks = {rank: [FirstOperation(*one) for one in each] for rank, each in sent.items()}
@@ -80,7 +80,7 @@ def judge_first_operations(sent: Mapping[int, Any]) -> Iterable[Finding]:
         yield finding_of(row, row.what, lines)
 
 
-def judge_waits(sent: Mapping[int, Any]) -> Iterable[Finding]:
+def judge_waits(sent: Mapping[int, Any]) -> Iterable[PortabilityFinding]:
     """A collective that ends before all members have begun it, which the test needs."""
     ring = reliance.cycle({rank: reliance.read(rank, each) for rank, each in sent.items()})
     if not ring:
@@ -90,8 +90,8 @@ def judge_waits(sent: Mapping[int, Any]) -> Iterable[Finding]:
     for one, before in zip(ring, ring[-1:] + ring[:-1], strict=True):
         lines.append((f"rank {one.rank} first: {one.waits.name}", one.waits.site))
         lines.append((f"rank {one.rank} then:  {before.issues.name}", before.issues.site))
-    yield Finding(
-        "a collective that does not wait",
+    yield PortabilityFinding(
+        FindingKind.RELIANCE,
         f"rank {first.rank} relies on {first.waits.name} to end before rank {second.rank} begins "
         "it",
         tuple(lines),
@@ -115,7 +115,7 @@ JUDGES: dict[str, Judge] = {
 """By the name of the detector."""
 
 
-def findings(sent: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
+def findings(sent: Mapping[int, Mapping[str, Any]]) -> list[PortabilityFinding]:
     """What all judges find, from what each rank has sent."""
     found = {
         name: list(judge({rank: each[name] for rank, each in sent.items() if name in each}))

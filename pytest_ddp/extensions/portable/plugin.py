@@ -6,7 +6,7 @@ Imported by every pytest run; what imports torch is imported in a rank, for a te
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,6 +20,9 @@ from pytest_ddp.extensions.portable.options import (
 from pytest_ddp.settings.mark import MarkArgument
 from pytest_ddp.settings.marked_items import MARK
 from pytest_ddp.settings.options import add_options
+
+if TYPE_CHECKING:
+    from pytest_ddp.outcome.outcome import Finding
 
 _NAME = "portable"
 _SHOWN = 5
@@ -59,22 +62,25 @@ def pytest_ddp_attempt_begins(item: pytest.Item) -> Mapping[str, Any]:
     return {_NAME: {"backend": backend}} if backend else {}
 
 
-def pytest_ddp_findings(item: pytest.Item, sent: Mapping[int, Mapping[str, Any]]) -> str | None:
+def pytest_ddp_findings(
+    item: pytest.Item, sent: Mapping[int, Mapping[str, Any]]
+) -> list[Finding | str] | None:
     by_rank = {rank: each[_NAME] for rank, each in sent.items() if _NAME in each}
     if not by_rank:
         return None
     from pytest_ddp.extensions.portable.judges import findings  # noqa: PLC0415
-    from pytest_ddp.verdict.representation import wrapped  # noqa: PLC0415
+    from pytest_ddp.verdict.representation import finding_text, wrapped  # noqa: PLC0415
 
     found = findings(by_rank)
     fails = item.config.stash[_OPTIONS].severity is Severity.FAIL
     failures = []
     for one in found:
-        text = one.text(_production(item))
-        if (fails and not one.is_warning) or not _warn(item, wrapped(text, _COLUMNS)):
-            failures.append(text)
+        finding = one.as_finding(_production(item))
+        text = wrapped(finding_text(finding), _COLUMNS)
+        if (fails and not one.is_warning) or not _warn(item, text):
+            failures.append(finding)
     more = [f"and {len(failures) - _SHOWN} more"] if len(failures) > _SHOWN else []
-    return "\n\n".join([*failures[:_SHOWN], *more]) or None
+    return [*failures[:_SHOWN], *more]
 
 
 _COLUMNS = 100

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import pytest_ddp
-from pytest_ddp.protocol.messages import ERRORS
+from pytest_ddp.protocol.messages import CODE, ERRORS
 from pytest_ddp.rank.operations.origins import user_frame_of
 from pytest_ddp.system.stdlib import traceback
 
@@ -38,6 +38,8 @@ class Tracebacks:
         error = None if call.excinfo is None else call.excinfo.value
         if report is not None and isinstance(error, BaseExceptionGroup):
             vars(report)[ERRORS] = list(_words_of(error))
+        if report is not None and (code := getattr(error, CODE, "")):
+            vars(report)[CODE] = str(code)
         return report
 
 

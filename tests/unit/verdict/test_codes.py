@@ -11,8 +11,16 @@ import pytest
 
 from pytest_ddp import extending
 from pytest_ddp.__main__ import main
-from pytest_ddp.outcome.outcome import Ending, Expiry, Hang, HangKind, RankLine, RankOutcome
-from pytest_ddp.protocol.messages import EXIT_LINK_LOST
+from pytest_ddp.outcome.outcome import (
+    Ending,
+    Expiry,
+    Finding,
+    Hang,
+    HangKind,
+    RankLine,
+    RankOutcome,
+)
+from pytest_ddp.protocol.messages import CODE, EXIT_LINK_LOST
 from pytest_ddp.settings.options import Output
 from pytest_ddp.verdict import codes
 from pytest_ddp.verdict.codes import by_code
@@ -34,12 +42,13 @@ CIRCLE = replace(ENDED, kind=HangKind.FOR_EACH_OTHER)
 UNLIKE = replace(ENDED, kind=HangKind.MISMATCH)
 IN_NEW_GROUP = Expiry((), (RankLine(0, "waits", "call: new_group", "new_group #1 (all)", ""),))
 KILLED = dead(returncode=-signal.SIGKILL)
-FINDING = "not portable to nccl: lost handle: nothing waited for all_reduce on world\n  Fix: wait."
+FINDING = Finding("ranks noted unlike things", "DDP-999")
 EXCEPTION = "raise RuntimeError({!r})"
 
 
-def raised(text: str) -> RankOutcome:
-    return made.passing(1, made.failed(EXCEPTION.format(text)))
+def raised(text: str, code: str = "") -> RankOutcome:
+    own: dict[str, Any] = {CODE: code} if code else {}
+    return made.passing(1, made.failed(EXCEPTION.format(text), **own))
 
 
 def gloo_aborted(why: str) -> RankOutcome:
@@ -82,10 +91,11 @@ CASES: list[tuple[str, tuple[RankOutcome, ...], dict[str, Any]]] = [
         (made.passing(0), made.passing(1)),
         {"unlike_message": "the ranks differ in message #1 from rank 0 to rank 1 of the default:"},
     ),
-    ("DDP-061", (made.passing(0), made.passing(1)), {"finding": FINDING}),
-    ("", (made.passing(0), made.passing(1)), {"finding": "not as this plugin wants it"}),
+    (FINDING.code, (made.passing(0), made.passing(1)), {"findings": ((FINDING,),)}),
+    ("", (made.passing(0), made.passing(1)), {"findings": (("not as this plugin wants it",),)}),
     ("DDP-040", (made.passing(0), raised("Distributed package doesn't have NCCL built in")), {}),
-    ("DDP-050", (made.passing(0), raised("ddp.assert_same: the ranks differ at x")), {}),
+    ("DDP-050", (made.passing(0), raised("the ranks differ at x", "DDP-050")), {}),
+    ("DDP-051", (made.passing(0), raised("ranks 0 and 1 are at unlike calls", "DDP-051")), {}),
     ("", (made.passing(0), made.passing(1, ASSERTED)), {}),
     ("", (made.passing(0), raised("label 17 is out of range")), {}),
 ]

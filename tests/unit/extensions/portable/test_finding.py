@@ -11,15 +11,17 @@ import pytest
 
 from pytest_ddp.extensions.portable.buffer_log import touched_buffer
 from pytest_ddp.extensions.portable.buffers import Touch
+from pytest_ddp.extensions.portable.codes import ENTRIES
 from pytest_ddp.extensions.portable.differences import DIFFERENCES, finding_of
 from pytest_ddp.extensions.portable.events import Group, IssuedOperation
-from pytest_ddp.extensions.portable.finding import Finding, merged
+from pytest_ddp.extensions.portable.finding import OF_KIND, FindingKind, PortabilityFinding, merged
 from pytest_ddp.extensions.portable.handles import lost_handle, unread_results
 from pytest_ddp.extensions.portable.judges import findings
 from pytest_ddp.rank.operations.table import BY_OPERATOR
+from pytest_ddp.verdict.representation import finding_text
 
-ONE = Finding(
-    "lost handle",
+ONE = PortabilityFinding(
+    FindingKind.LOST_HANDLE,
     "nothing waited for all_reduce on world",
     (("issued", "/src/test_it.py:7"), ("gone when its function had returned", "")),
     "On NCCL " + "the result may be read before it is there, " * 6,
@@ -36,17 +38,25 @@ def test_one_of_several_ranks_is_one() -> None:
 
 
 def test_it_crosses_processes() -> None:
-    assert Finding.from_json(json.loads(json.dumps(ONE.to_json()))) == ONE
+    assert PortabilityFinding.from_json(json.loads(json.dumps(ONE.to_json()))) == ONE
 
 
 def test_the_text() -> None:
-    lines = replace(ONE, ranks=(0, 2)).text("nccl").splitlines()
+    lines = finding_text(replace(ONE, ranks=(0, 2)).as_finding("nccl")).splitlines()
     assert lines[0] == (
         "not portable to nccl: lost handle: nothing waited for all_reduce on world (ranks 0, 2)"
     )
     assert lines[1].split() == ["issued", "/src/test_it.py:7"]
     assert lines[2] == "  gone when its function had returned"
     assert lines[-1] == "  Fix: keep it."
+
+
+def test_each_kind_has_the_code_of_its_entry_and_an_unread_result_none() -> None:
+    assert {*FindingKind} - {*OF_KIND} == {FindingKind.UNREAD_RESULT}
+    for kind, code in OF_KIND.items():
+        (entry,) = (entry for entry in ENTRIES if entry.code == code)
+        assert all(text.startswith(f"not portable to nccl: {kind}: ") for text in entry.texts)
+        assert replace(ONE, kind=kind).as_finding("nccl").code == code
 
 
 def _log(first: int, second: int, name: str = "all_reduce") -> dict[str, object]:
@@ -70,7 +80,7 @@ LONG = "reduce_scatter_tensor_coalesced on expert_model_parallel_group"
 PLACE = "/home/somebody/project/training/tests/distributed/test_pipeline_schedules.py:1234"
 
 
-def _of_all_kinds() -> Iterator[Finding]:
+def _of_all_kinds() -> Iterator[PortabilityFinding]:
     """With names as long as those of real programs."""
     yield from findings({0: {"orders": _log(0, 1, LONG)}, 1: {"orders": _log(1, 0, LONG)}})
     yield lost_handle(LONG, PLACE, PLACE)
@@ -85,7 +95,7 @@ def _of_all_kinds() -> Iterator[Finding]:
 
 
 @pytest.mark.parametrize("finding", [*_of_all_kinds()], ids=lambda one: one.what[-40:])
-def test_first_line_is_the_whole_verdict(finding: Finding) -> None:
-    first, *_ = finding.text("cpu:gloo,cuda:nccl").splitlines()
+def test_first_line_is_the_whole_verdict(finding: PortabilityFinding) -> None:
+    first, *_ = finding_text(finding.as_finding("cpu:gloo,cuda:nccl")).splitlines()
     assert first.startswith("not portable to cpu:gloo,cuda:nccl: ")
     assert finding.what in first
