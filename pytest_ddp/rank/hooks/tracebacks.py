@@ -38,8 +38,10 @@ class Tracebacks:
         error = None if call.excinfo is None else call.excinfo.value
         if report is not None and isinstance(error, BaseExceptionGroup):
             vars(report)[ERRORS] = list(_words_of(error))
-        if report is not None and (code := getattr(error, CODE, "")):
-            vars(report)[CODE] = str(code)
+        if report is not None and error is not None:
+            # Not by getattr(): a test's exception may have a __getattr__ that raises.
+            code = vars(error).get(CODE) or vars(type(error)).get(CODE)
+            vars(report).update({CODE: code} if code else {})
         return report
 
 
