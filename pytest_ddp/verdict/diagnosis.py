@@ -22,8 +22,7 @@ from pytest_ddp.outcome.outcome import (
 )
 from pytest_ddp.outcome.stack_dumps import shorten
 from pytest_ddp.protocol.messages import EXIT_LINK_LOST, Phase
-from pytest_ddp.protocol.rank_status import Handled, Raised
-from pytest_ddp.protocol.status_page import IMPORT
+from pytest_ddp.protocol.rank_status import CodeLine, Handled, Raised
 from pytest_ddp.system.stdlib import signal
 from pytest_ddp.verdict import codes
 from pytest_ddp.verdict.lost_ranks import is_gloo_mismatch
@@ -82,7 +81,8 @@ def _are_all_equal(handled: ByRank) -> bool:
 
 
 def _line(error: Raised) -> str:
-    return shorten(error.place.partition(" in ")[0])
+    place = CodeLine.read(error.place)
+    return "" if place is None else f"{shorten(place.file)}:{place.line}"
 
 
 class Kind(enum.StrEnum):
@@ -344,10 +344,10 @@ _CODES = {
 
 
 def _code_of_timeout(failure: Failure, stopped: Sequence[RankFailure]) -> str:
-    if any(trouble.doing.startswith(_IMPORTS) for trouble in stopped):
+    if any(trouble.is_importing for trouble in stopped):
         return codes.IMPORT
     rows = failure.outcome.expiry.table if failure.outcome.expiry is not None else ()
-    makes_group = any(row.collective.startswith(_MAKING_GROUPS) for row in rows)
+    makes_group = any(row.operation in _MAKING_GROUPS for row in rows)
     return codes.NEW_GROUP if makes_group else codes.TIMEOUT
 
 
@@ -411,7 +411,7 @@ def _stopped_verdict(failure: Failure, stopped: Sequence[RankFailure]) -> str:
         return first_line(failure.outcome.hang.sentence)
     if failure.outcome.timeout is not None:
         seconds = f"after {failure.outcome.timeout:g} s"
-        importing = [t.rank.rank for t in stopped if t.doing.startswith(_IMPORTS)]
+        importing = [t.rank.rank for t in stopped if t.is_importing]
         if importing:
             file = failure.outcome.nodeid.partition("::")[0]
             return f"the import of {file} has not ended {seconds} on {ranks_text(importing)}"
@@ -445,7 +445,6 @@ def _unfinished(outcome: RunOutcome, stopped: Sequence[RankFailure]) -> Iterator
         yield f"{ranks_text(waits)} {'wait' if len(waits) > 1 else 'waits'}"
 
 
-_IMPORTS = f"{Phase.SETUP}: {IMPORT}"
 _UNFINISHED = ("has not finished", "have not finished")
 _AT_TIMEOUT = {
     "suspended": ("is suspended in", "are suspended in"),

@@ -38,7 +38,7 @@ from pytest_ddp.verdict.rank_failure import (
     message_of,
     split_consequences,
 )
-from pytest_ddp.verdict.representation import WIDE, WIDTH, finding_text, lines_of
+from pytest_ddp.verdict.representation import ROWS, WIDE, WIDTH, finding_text, lines_of
 from pytest_ddp.verdict.text import represent
 
 # ------------------------------------------------------------------
@@ -296,9 +296,13 @@ def _judge(
     failure = _failure(outcome, decision, notes, after)
     diagnosis = diagnose_failure(failure) if decision.outcome == "failed" else None
     sections = sections_of(outcome, _covered(decision), output, failing)
-    report = _report(outcome, decision, _longrepr(failure, decision, diagnosis), sections)
+    longrepr, rows = _longrepr(failure, decision, diagnosis)
+    report = _report(outcome, decision, longrepr, sections)
     if diagnosis is not None and width != WIDTH:
-        vars(report)[WIDE] = lines_of(represent(failure, diagnosis, width))
+        wide, rows = represent(failure, diagnosis, width)
+        vars(report)[WIDE] = lines_of(wide)
+    if diagnosis is not None and rows:
+        vars(report)[ROWS] = rows
     return report, diagnosis
 
 
@@ -481,11 +485,13 @@ def _report(
     return report
 
 
-def _longrepr(failure: Failure, decision: Decision, diagnosis: Diagnosis | None) -> Any:
+def _longrepr(
+    failure: Failure, decision: Decision, diagnosis: Diagnosis | None
+) -> tuple[Any, list[tuple[int, int, int, str]]]:
     if decision.outcome == "passed":
-        return None
+        return None, []
     if decision.outcome == "skipped" and decision.wasxfail is None:
-        return _skip_place(failure.outcome, decision.parts[0])
+        return _skip_place(failure.outcome, decision.parts[0]), []
     return represent(failure, diagnosis or diagnose_failure(failure))
 
 

@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from _pytest._code.code import ReprEntry, ReprEntryNative, ReprExceptionInfo
 
@@ -25,6 +25,31 @@ WIDTH = 80
 
 WIDE = "ddp_wide"
 """Attribute of a failed report: the result of :func:`lines_of` for a wider terminal."""
+ROWS = "ddp_rows"
+"""Attribute of a failed report: the result of :func:`rows_in`, for what the terminal shows."""
+
+
+class TableRow(str):
+    """A line of the table of ranks that shows a rank's state."""
+
+    state: str
+    at: int
+    """Where in the line the state stands."""
+
+    def __new__(cls, text: str, state: str, at: int) -> Self:
+        self = super().__new__(cls, text)
+        self.state, self.at = state, at
+        return self
+
+
+def rows_in(entries: Sequence[Entry]) -> list[tuple[int, int, int, str]]:
+    """Where ranks' states stand in a text: the entry, its line, the column and the state."""
+    return [
+        (number, place, line.at, line.state)
+        for number, entry in enumerate(entries)
+        for place, line in enumerate(entry.lines)
+        if isinstance(line, TableRow)
+    ]
 
 
 def lines_of(longrepr: ReprExceptionInfo) -> list[list[str] | None]:
@@ -60,17 +85,25 @@ def entries_of(longrepr: Any) -> list[Entry]:
 
 def sentences(*lines: str, width: int = WIDTH) -> ReprEntryNative:
     """An entry of these sentences, wrapped."""
-    wrapped = (
-        textwrap.fill(
-            line,
-            width,
-            subsequent_indent=_indent_below(line),
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        for line in lines
+    shown: list[str] = []
+    for line in lines:
+        first, *others = _wrapped(line, width) or [""]
+        if isinstance(line, TableRow):
+            shown.append(TableRow(f"{first}\n", line.state, line.at))
+        else:
+            shown.append(f"{first}\n")
+        shown += (f"{other}\n" for other in others)
+    return ReprEntryNative(shown)
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    return textwrap.wrap(
+        line,
+        width,
+        subsequent_indent=_indent_below(line),
+        break_long_words=False,
+        break_on_hyphens=False,
     )
-    return raw("\n".join(wrapped) + "\n")
 
 
 def wrapped(text: str, width: int) -> str:
@@ -83,17 +116,7 @@ def wrapped(text: str, width: int) -> str:
 
 def _broken(text: str, width: int) -> Iterator[list[str]]:
     for line in text.splitlines():
-        yield (
-            [line]
-            if len(line) <= width
-            else textwrap.wrap(
-                line,
-                width,
-                subsequent_indent=_indent_below(line),
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-        )
+        yield [line] if len(line) <= width else _wrapped(line, width)
 
 
 def finding_text(finding: Finding) -> str:
@@ -122,8 +145,8 @@ def raw(text: str) -> ReprEntryNative:
 
 
 def cleaned(entry: Entry) -> Entry:
-    """The entry with each line as :func:`clean` returns it."""
-    lines = [clean(line) for line in entry.lines]
+    """The entry with each line as :func:`clean` returns it, and as a plain string."""
+    lines = [str(clean(line)) for line in entry.lines]
     return dataclasses.replace(entry, lines=lines)
 
 

@@ -6,6 +6,7 @@ It only renders the results of :mod:`pytest_ddp.verdict.diagnosis`.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from _pytest._code.code import ReprExceptionInfo, ReprFileLocation, ReprTraceback
 
@@ -24,11 +25,13 @@ from pytest_ddp.verdict.rank_failure import (
 from pytest_ddp.verdict.representation import (
     WIDTH,
     Entry,
+    TableRow,
     bare_text,
     brief,
     cleaned,
     entries_of,
     raw,
+    rows_in,
     sentences,
     tail_entries,
     wrapped,
@@ -62,12 +65,21 @@ def _laid_out(cells: Sequence[tuple[str, ...]], inline: int) -> Iterator[str]:
     # Below the last cell of the first line, to which they belong.
     indent = " " * sum(widths[number] + len(_GAP) for number in columns[:-1])
     for row in cells:
-        yield _GAP.join(row[number].ljust(widths[number]) for number in columns).rstrip()
+        line = _GAP.join(row[number].ljust(widths[number]) for number in columns).rstrip()
+        yield TableRow(line, row[1], widths[0] + len(_GAP))
         yield from (indent + cell for cell in row[inline:] if cell)
 
 
-def represent(failure: Failure, diagnosis: Diagnosis, width: int = WIDTH) -> ReprExceptionInfo:
-    """The ``longrepr`` of a failed phase; our own lines are wrapped at ``width`` columns."""
+class FailureText(NamedTuple):
+    """The text of a failed phase."""
+
+    longrepr: ReprExceptionInfo
+    rows: list[tuple[int, int, int, str]]
+    """The result of :func:`rows_in`."""
+
+
+def represent(failure: Failure, diagnosis: Diagnosis, width: int = WIDTH) -> FailureText:
+    """The text of a failed phase; our own lines are wrapped at ``width`` columns."""
     roots = diagnosis.roots
     heading = failure.outcome.heading
     entries: list[Entry] = [raw(f"{heading}\n\n")] if heading else []
@@ -84,7 +96,7 @@ def represent(failure: Failure, diagnosis: Diagnosis, width: int = WIDTH) -> Rep
     )
     for group in roots:
         _copy_sections(group, representation)
-    return representation
+    return FailureText(representation, rows_in(entries))
 
 
 # ------------------------------------------------------------------ the head
