@@ -9,13 +9,13 @@ import enum
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
+from typing import NamedTuple
 
 from pytest_ddp.outcome import stack_dumps
 from pytest_ddp.outcome.outcome import (
     Ending,
     HangKind,
     RankLine,
-    RankOutcome,
     RootCause,
     RunOutcome,
     ranks_text,
@@ -143,6 +143,16 @@ class Disagreement:
         return self.kind in (Kind.DISAGREEMENT, Kind.FINDING)
 
 
+class UntroubledRank(NamedTuple):
+    """A rank that has not failed itself."""
+
+    rank: int
+    state: str
+    """``passed``, ``skipped``."""
+    said: str
+    """The state with its reason, as a predicate: ``skipped (no GPU)``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """The input of the diagnosis of one failed phase."""
@@ -154,8 +164,7 @@ class Failure:
     """Why the phase failed, if it did on no single rank."""
     place: tuple[str, int] | None = None
     """Path and line (from 1) of a disagreement."""
-    others: tuple[tuple[int, str], ...] = ()
-    """The ranks without trouble, each with its state as a predicate."""
+    others: tuple[UntroubledRank, ...] = ()
     notes: tuple[str, ...] = ()
     """Sentences for the end."""
     after: Phase | None = None
@@ -477,11 +486,11 @@ def _ranks(failure: Failure) -> Iterator[RankDiagnosis]:
     remarks = failure.outcome.expiry.remarks if failure.outcome.expiry is not None else {}
     # The earliest failure of each rank counts.
     first = {trouble.rank.rank: trouble for trouble in reversed(failure.troubles)}
-    said = dict(failure.others)
+    others = {other.rank: other for other in failure.others}
     for rank in failure.outcome.ranks:
         trouble, line = first.get(rank.rank), lines.get(rank.rank)
         if trouble is None:
-            found = _untroubled(rank, said.get(rank.rank, ""))
+            found = _untroubled(others.get(rank.rank) or UntroubledRank(rank.rank, "ended", ""))
         else:
             found = _troubled(trouble)
         # The failure of a rank is more informative than its row in the table.
@@ -506,9 +515,9 @@ def _with_line(found: RankDiagnosis, line: RankLine) -> RankDiagnosis:
     )
 
 
-def _untroubled(rank: RankOutcome, said: str) -> RankDiagnosis:
-    state = said.partition(" (")[0] or "ended"
-    return RankDiagnosis(rank.rank, state, "", "", "", None, "", said, None, "", "", ())
+def _untroubled(other: UntroubledRank) -> RankDiagnosis:
+    state, said = other.state, other.said
+    return RankDiagnosis(other.rank, state, "", "", "", None, "", said, None, "", "", ())
 
 
 def _troubled(trouble: RankFailure) -> RankDiagnosis:

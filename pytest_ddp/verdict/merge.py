@@ -28,6 +28,7 @@ from pytest_ddp.verdict.diagnosis import (
     Disagreement,
     Failure,
     Kind,
+    UntroubledRank,
     diagnose_failure,
 )
 from pytest_ddp.verdict.diagnosis_files import properties
@@ -38,7 +39,7 @@ from pytest_ddp.verdict.rank_failure import (
     message_of,
     split_consequences,
 )
-from pytest_ddp.verdict.representation import ROWS, WIDE, WIDTH, finding_text, lines_of
+from pytest_ddp.verdict.representation import MARKS, WIDE, WIDTH, finding_text, lines_of
 from pytest_ddp.verdict.text import represent
 
 # ------------------------------------------------------------------
@@ -296,13 +297,13 @@ def _judge(
     failure = _failure(outcome, decision, notes, after)
     diagnosis = diagnose_failure(failure) if decision.outcome == "failed" else None
     sections = sections_of(outcome, _covered(decision), output, failing)
-    longrepr, rows = _longrepr(failure, decision, diagnosis)
+    longrepr, marks = _longrepr(failure, decision, diagnosis)
     report = _report(outcome, decision, longrepr, sections)
     if diagnosis is not None and width != WIDTH:
-        wide, rows = represent(failure, diagnosis, width)
+        wide, marks = represent(failure, diagnosis, width)
         vars(report)[WIDE] = lines_of(wide)
-    if diagnosis is not None and rows:
-        vars(report)[ROWS] = rows
+    if diagnosis is not None and marks:
+        vars(report)[MARKS] = marks
     return report, diagnosis
 
 
@@ -512,7 +513,7 @@ def _failure(
         troubles=decision.troubles,
         disagreement=disagreement,
         place=_skip_place(outcome, skips[0])[:2] if skips else None,
-        others=tuple((part.rank.rank, str(part)) for part in others),
+        others=tuple(UntroubledRank(p.rank.rank, p.state.value, str(p)) for p in others),
         notes=notes,
         after=after,
     )

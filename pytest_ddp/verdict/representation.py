@@ -25,30 +25,31 @@ WIDTH = 80
 
 WIDE = "ddp_wide"
 """Attribute of a failed report: the result of :func:`lines_of` for a wider terminal."""
-ROWS = "ddp_rows"
-"""Attribute of a failed report: the result of :func:`rows_in`, for what the terminal shows."""
+MARKS = "ddp_marks"
+"""Attribute of a failed report: the result of :func:`marks_in`, for what the terminal shows."""
 
 
-class TableRow(str):
-    """A line of the table of ranks that shows a rank's state."""
+class MarkedLine(str):
+    """A line of which a part is marked: a rank's state, or the line of a stack that matters."""
 
     state: str
+    """Empty for a line that is marked as a whole."""
     at: int
     """Where in the line the state stands."""
 
-    def __new__(cls, text: str, state: str, at: int) -> Self:
+    def __new__(cls, text: str, state: str = "", at: int = 0) -> Self:
         self = super().__new__(cls, text)
         self.state, self.at = state, at
         return self
 
 
-def rows_in(entries: Sequence[Entry]) -> list[tuple[int, int, int, str]]:
-    """Where ranks' states stand in a text: the entry, its line, the column and the state."""
+def marks_in(entries: Sequence[Entry]) -> list[tuple[int, int, int, str]]:
+    """What is marked in a text: the entry, its line, the column and the state."""
     return [
         (number, place, line.at, line.state)
         for number, entry in enumerate(entries)
         for place, line in enumerate(entry.lines)
-        if isinstance(line, TableRow)
+        if isinstance(line, MarkedLine)
     ]
 
 
@@ -88,12 +89,18 @@ def sentences(*lines: str, width: int = WIDTH) -> ReprEntryNative:
     shown: list[str] = []
     for line in lines:
         first, *others = _wrapped(line, width) or [""]
-        if isinstance(line, TableRow):
-            shown.append(TableRow(f"{first}\n", line.state, line.at))
-        else:
-            shown.append(f"{first}\n")
-        shown += (f"{other}\n" for other in others)
-    return ReprEntryNative(shown)
+        shown += [_like(line, first), *others]
+    return laid_out(shown)
+
+
+def laid_out(lines: Iterable[str]) -> ReprEntryNative:
+    """An entry of these lines, unchanged, with their marks."""
+    return ReprEntryNative([_like(line, f"{line}\n") for line in lines])
+
+
+def _like(line: str, text: str) -> str:
+    """Another text with the mark of a line."""
+    return MarkedLine(text, line.state, line.at) if isinstance(line, MarkedLine) else text
 
 
 def _wrapped(line: str, width: int) -> list[str]:

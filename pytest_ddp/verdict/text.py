@@ -25,13 +25,13 @@ from pytest_ddp.verdict.rank_failure import (
 from pytest_ddp.verdict.representation import (
     WIDTH,
     Entry,
-    TableRow,
+    MarkedLine,
     bare_text,
     brief,
     cleaned,
     entries_of,
+    marks_in,
     raw,
-    rows_in,
     sentences,
     tail_entries,
     wrapped,
@@ -66,7 +66,7 @@ def _laid_out(cells: Sequence[tuple[str, ...]], inline: int) -> Iterator[str]:
     indent = " " * sum(widths[number] + len(_GAP) for number in columns[:-1])
     for row in cells:
         line = _GAP.join(row[number].ljust(widths[number]) for number in columns).rstrip()
-        yield TableRow(line, row[1], widths[0] + len(_GAP))
+        yield MarkedLine(line, row[1], widths[0] + len(_GAP))
         yield from (indent + cell for cell in row[inline:] if cell)
 
 
@@ -74,8 +74,8 @@ class FailureText(NamedTuple):
     """The text of a failed phase."""
 
     longrepr: ReprExceptionInfo
-    rows: list[tuple[int, int, int, str]]
-    """The result of :func:`rows_in`."""
+    marks: list[tuple[int, int, int, str]]
+    """The result of :func:`marks_in`."""
 
 
 def represent(failure: Failure, diagnosis: Diagnosis, width: int = WIDTH) -> FailureText:
@@ -96,7 +96,7 @@ def represent(failure: Failure, diagnosis: Diagnosis, width: int = WIDTH) -> Fai
     )
     for group in roots:
         _copy_sections(group, representation)
-    return FailureText(representation, rows_in(entries))
+    return FailureText(representation, marks_in(entries))
 
 
 # ------------------------------------------------------------------ the head
@@ -194,7 +194,9 @@ def _other_ranks(failure: Failure, diagnosis: Diagnosis) -> Iterator[str]:
     in_table = _has_table(failure, diagnosis)
     states = {rank.rank: rank.state for rank in diagnosis.ranks} if in_table else {}
     others = [
-        (rank, words) for rank, words in failure.others if not _is_shown(states.get(rank), words)
+        (other.rank, other.said)
+        for other in failure.others
+        if not _is_shown(states.get(other.rank), other.said)
     ]
     by_words: dict[str, list[int]] = {}
     for rank, words in sorted([*_echoes(diagnosis), *others]):
