@@ -8,14 +8,13 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from pytest_ddp.protocol.messages import CODE, FixtureOperation
+from pytest_ddp.protocol.messages import FixtureOperation
 from pytest_ddp.system.stdlib import base64, pickle, threading
 
 if TYPE_CHECKING:
     import torch
 
 T = TypeVar("T")
-_E = TypeVar("_E", bound=BaseException)
 Transport = Callable[[FixtureOperation, int | None, str], tuple[str, ...]]
 """Sends (operation, source, payload), and waits for the payloads of all ranks."""
 
@@ -28,12 +27,6 @@ class DdpError(RuntimeError):
     """An operation of the ``ddp`` fixture that can never complete, and why."""
 
     ddp_code = "DDP-051"
-
-
-def coded(error: _E, code: str) -> _E:
-    """The error with the code of its kind of failure, which its report has too."""
-    vars(error)[CODE] = code
-    return error
 
 
 class Ddp:

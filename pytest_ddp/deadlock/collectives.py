@@ -31,6 +31,7 @@ from pytest_ddp.outcome.outcome import (
 from pytest_ddp.outcome.stack_dumps import shorten
 from pytest_ddp.protocol.rank_status import (
     CallRecord,
+    CodeLine,
     GroupCount,
     MessageCounts,
     Traffic,
@@ -384,8 +385,8 @@ def _source(call: CallRecord) -> str:
 
 def source_of(site: str) -> str:
     """The text of a line of code, else its number."""
-    file, _, line = site.rpartition(":")
-    return linecache.getline(file, int(line)).strip() or site
+    place = CodeLine.read(site)
+    return (place and linecache.getline(place.file, place.line).strip()) or site
 
 
 def _branches_apart(a: CallRecord, b: CallRecord) -> bool:
@@ -394,12 +395,13 @@ def _branches_apart(a: CallRecord, b: CallRecord) -> bool:
     ``if rank == src: all_reduce(x) else: all_reduce(zeros)`` in a loop over sources is
     no swap.
     """
-    file, _, first = a.site.rpartition(":")
-    other, _, second = b.site.rpartition(":")
-    return file == other and any(
-        (int(first) in body) != (int(second) in body)
-        and (int(first) in orelse) != (int(second) in orelse)
-        for body, orelse in _branches(file)
+    first, second = CodeLine.read(a.site), CodeLine.read(b.site)
+    if first is None or second is None or first.file != second.file:
+        return False
+    return any(
+        (first.line in body) != (second.line in body)
+        and (first.line in orelse) != (second.line in orelse)
+        for body, orelse in _branches(first.file)
     )
 
 

@@ -21,6 +21,7 @@ from pytest_ddp.outcome.stack_dumps import shorten
 from pytest_ddp.protocol.rank_status import (
     NEW_GROUP,
     SIDE_CHANNEL,
+    CodeLine,
     PendingOperation,
     RankStatus,
     group_words,
@@ -306,7 +307,9 @@ def table_row(rank: int, state: str, now: RankStatus | None) -> RankLine:
     if now is None or state == "ended":
         return RankLine(rank, state, "", "", "")
     waits = now.waits[0] if state == "waits" and now.waits else None
-    engaged = (now.engaged if state == "waits" else "") or now.beside
+    engaged, name = (now.engaged, now.engaged_name) if state == "waits" else ("", "")
+    if not engaged:
+        engaged, name = now.beside, now.beside_name
     return RankLine(
         rank,
         state,
@@ -315,12 +318,13 @@ def table_row(rank: int, state: str, now: RankStatus | None) -> RankLine:
         _shorten_place(waits.site if waits and waits.site else now.place),
         waits.group if waits else "",
         waits.number if waits else None,
+        waits.operation if waits else name,
     )
 
 
 def _shorten_place(place: str) -> str:
-    file, colon, rest = place.partition(":")
-    return f"{shorten(file)}{colon}{rest}"
+    known = CodeLine.read(place)
+    return place if known is None else str(known._replace(file=shorten(known.file)))
 
 
 # ------------------------------------------------------------------
@@ -422,7 +426,7 @@ def diagnose_timeout(looks: Sequence[TimeoutSnapshot]) -> Expiry:
 
 
 def _makes_group(status: RankStatus | None) -> bool:
-    return status is not None and status.engaged.startswith(NEW_GROUP)
+    return status is not None and status.engaged_name == NEW_GROUP
 
 
 def _made_words(look: TimeoutSnapshot) -> str:

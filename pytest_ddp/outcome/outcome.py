@@ -117,6 +117,8 @@ class RankLine:
     """torch's name of the collective's process group."""
     number: int | None = None
     """The collective's number on its group in this test, from 1."""
+    operation: str = ""
+    """The public name of what stands in ``collective``: ``all_reduce``, ``new_group``."""
 
 
 @dataclass(frozen=True, slots=True)

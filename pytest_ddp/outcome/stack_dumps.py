@@ -16,6 +16,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
+from pytest_ddp.protocol.rank_status import CodeLine
 from pytest_ddp.system.stdlib import os, signal
 
 _THREAD = re.compile(
@@ -213,7 +214,7 @@ def last_place(seen: str, begun: str) -> tuple[str, str]:
         words for the kind of place, and the place; empty if there is none.
     """
     places = [place for place in (("last seen at", seen), ("begun at", begun)) if place[1]]
-    own = [place for place in places if is_user_file(place[1].rpartition(":")[0])]
+    own = [one for one in places if (place := CodeLine.read(one[1])) and is_user_file(place.file)]
     return next(iter(own or places), ("", ""))
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from pytest_ddp.protocol.host_messages import (
     Collected,
@@ -84,6 +84,14 @@ ERRORS = "ddp_errors"
 CODE = "ddp_code"
 """Attribute of an exception that the plugin or an extension raises, and of its report: the code of
 this kind of failure."""
+_E = TypeVar("_E", bound=BaseException)
+
+
+def coded(error: _E, code: str) -> _E:
+    """The error with the code of its kind of failure, which its report has too."""
+    vars(error)[CODE] = code
+    return error
+
 
 EXPECTS_OTHER = "ddp_expects_other"
 """Attribute of the report of a test that was expected to fail and passed, and that expects another
@@ -375,6 +383,16 @@ class Leak:
 
 
 @dataclass(frozen=True)
+class Change:
+    """One thing that a test changed and its rank restored."""
+
+    kind: str
+    """``torch's default dtype``, ``the environment``."""
+    how: str = ""
+    """``float32 -> float64``; empty if there is no more to it."""
+
+
+@dataclass(frozen=True)
 class Done:
     """The rank has run the item and cleaned up after it."""
 
@@ -396,7 +414,7 @@ class Done:
     """The test did what torch cannot undo in a process, so the rank is replaced as well."""
     modules_changed: bool
     """The next test has another ``module_state``, and these tests have changed that of modules."""
-    changes: tuple[str, ...]
+    changes: tuple[Change, ...]
     """What the test changed and the rank restored (environment, cwd, dtype, ...)."""
     setup_show: str
     """The output of ``--setup-show``; empty without it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 SIDE_CHANNEL = "ddp"
 """Stands for a process group in waits for the fixture's operations; its members are all ranks."""
@@ -13,6 +14,43 @@ def group_words(name: str, members: tuple[int, ...]) -> str:
     if name == "0":
         return "the default group"
     return f"the group of ranks {', '.join(map(str, members))}"
+
+
+class CodeLine(NamedTuple):
+    """A line of code, which crosses processes as the text ``file:line in function``."""
+
+    file: str
+    line: int
+    function: str = ""
+    """Empty if it is not known."""
+
+    @classmethod
+    def read(cls, text: str) -> CodeLine | None:
+        """The place of which :meth:`__str__` is the text; None for the text of none."""
+        file, _, rest = text.rpartition(":")
+        line, _, function = rest.partition(" in ")
+        return cls(file, int(line), function) if file and line.isdecimal() else None
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}{' in ' * bool(self.function)}{self.function}"
+
+
+class PhaseNames(NamedTuple):
+    """The phase of a rank, which crosses processes as a text, ``call: warm-up: backward``."""
+
+    outer: str
+    """pytest's phase."""
+    inner: str
+    """The narrower ones; empty without any."""
+
+    @classmethod
+    def read(cls, text: str) -> PhaseNames:
+        """The names of which :meth:`__str__` is the text."""
+        outer, _, inner = text.partition(": ")
+        return cls(outer, inner)
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, self))
 
 
 @dataclass(frozen=True)
@@ -156,7 +194,7 @@ class GroupCount:
 
 
 NEW_GROUP = "new_group"
-"""Begin of :attr:`RankStatus.engaged` for a rank that makes a group."""
+"""torch's function that makes a group."""
 
 
 @dataclass(frozen=True)
@@ -239,6 +277,12 @@ class RankStatus:
     nothing can be proved of it: ``send to rank 1 (tag 0)``, ``monitored_barrier``,
     ``new_group #1 (ranks 0, 1)``. Or the start of the test, if other ranks are not ready yet; or
     ``beside``, if the main thread waits for another thread."""
+    engaged_name: str = ""
+    """The public name of that operation: ``send``, ``new_group``; empty if it has none."""
+    engaged_receiver: int | None = None
+    """Global rank, if it is a send to a known one."""
+    beside_name: str = ""
+    """The public name of the first operation in ``beside``; empty if it has none."""
     beside: str = ""
     """Operations of other threads: ``barrier #1 of the default group in thread asyncio_0``; or why
     an extension holds the main thread on purpose, in its words."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import torch
 
-from pytest_ddp.fixture import coded
+from pytest_ddp.protocol.messages import coded
 from pytest_ddp.system.stdlib import pickle
 
 if TYPE_CHECKING:

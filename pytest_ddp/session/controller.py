@@ -43,7 +43,7 @@ from pytest_ddp.system.stdlib import os
 from pytest_ddp.verdict import codes, diagnosis_files
 from pytest_ddp.verdict.diagnosis import Diagnosis, is_doubtful
 from pytest_ddp.verdict.merge import judge, with_subtests
-from pytest_ddp.verdict.notices import AsideOfRank, Messages
+from pytest_ddp.verdict.notices import AsideOfRank, Messages, SpawnedRanks
 from pytest_ddp.verdict.paint import width_of
 from pytest_ddp.verdict.rank_failure import exit_text
 
@@ -350,12 +350,13 @@ class Controller:
         launcher.wait_until_ready()
         problem = launcher.ready.fork_problem if launcher.ready else None
         if problem is not None:
-            self._messages.warn(
-                f"ranks are spawned, not forked: {problem}. A plugin did that, or the import of a "
-                "library in it, or with --ddp-import=host your own code. Each rank now takes "
-                "seconds to start. Leave that plugin out (-p no:NAME), or move that import into "
-                "the function that needs it; --ddp-start-method=spawn silences this."
+            advice = (
+                "A plugin did that, or the import of a library in it, or with --ddp-import=host "
+                "your own code. Each rank now takes seconds to start. Leave that plugin out "
+                "(-p no:NAME), or move that import into the function that needs it; "
+                "--ddp-start-method=spawn silences this."
             )
+            self._messages.warn(SpawnedRanks(problem, advice))
             self._start_method = StartMethod.SPAWN
             self._restart_host()
 

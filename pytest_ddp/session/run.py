@@ -644,4 +644,4 @@ def _awaits(status: RankStatus | None, rank: int, dropped: Dropped) -> bool:
         return False
     if dropped.is_send:
         return any(wait.operation == "recv" and wait.peer == rank for wait in status.waits)
-    return status.engaged.startswith(f"send to rank {rank} ")
+    return status.engaged_name == "send" and status.engaged_receiver == rank

@@ -15,6 +15,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pytest_ddp.system import tempfiles
 from pytest_ddp.system.stdlib import os, socket, tempfile, time
@@ -25,19 +26,30 @@ _FLAGS = struct.Struct("16sH22x")
 """``struct ifreq``: the name of a network interface, and its flags."""
 
 
+class MachineFault(NamedTuple):
+    """Something about this machine that breaks ddp tests."""
+
+    cause: str
+    """A sentence without its full stop."""
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{self.cause}. {self.fix}"
+
+
 def problems() -> list[str]:
     """All faults of this machine; nearly always none."""
-    return [text for text in (loopback_problem(), tempdir_problem()) if text]
+    return [str(fault) for fault in (loopback_problem(), tempdir_problem()) if fault is not None]
 
 
-def loopback_problem(interface: str = "lo") -> str:
-    """Why ranks on the CPU cannot communicate; empty if they can, or if it is unknown."""
+def loopback_problem(interface: str = "lo") -> MachineFault | None:
+    """Why ranks on the CPU cannot communicate; None if they can, or if it is unknown."""
     if _may_be_up(interface):
-        return ""
-    return (
+        return None
+    return MachineFault(
         f"the network interface {interface} is down or missing. gloo needs it: every test with a "
-        f'gloo process group ends with "Unable to find address for: {interface}".'
-        f" Bring it up before pytest starts, as root: ip link set {interface} up"
+        f'gloo process group ends with "Unable to find address for: {interface}"',
+        f"Bring it up before pytest starts, as root: ip link set {interface} up",
     )
 
 
@@ -51,19 +63,20 @@ def _may_be_up(interface: str) -> bool:
     return bool(_FLAGS.unpack(answer)[1] & _IFF_UP)
 
 
-def tempdir_problem() -> str:
-    """Why DataLoader workers would hang; empty if they would not."""
+def tempdir_problem() -> MachineFault | None:
+    """Why DataLoader workers would hang; None if they would not."""
     with contextlib.suppress(OSError):  # a missing temporary directory is reported elsewhere
         directory = tempfile.gettempdir()
         length = len(os.fsencode(directory))
         if length > tempfiles.LONGEST_TEMPDIR:
-            return (
+            return MachineFault(
                 f"the temporary directory has a path of {length} characters, and at most "
                 f"{tempfiles.LONGEST_TEMPDIR} leave room for the sockets of multiprocessing in it "
-                '("AF_UNIX path too long"): DataLoader workers of ddp tests will hang. Set TMPDIR '
-                f"to a shorter one before pytest starts, such as /tmp. It is {directory}"
+                '("AF_UNIX path too long"): DataLoader workers of ddp tests will hang',
+                "Set TMPDIR to a shorter one before pytest starts, such as /tmp. "
+                f"It is {directory}",
             )
-    return ""
+    return None
 
 
 # ------------------------------------------------------------------

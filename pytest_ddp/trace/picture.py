@@ -123,11 +123,16 @@ def _round_up(time: float) -> int:
 
 def time_words(nanoseconds: float) -> str:
     """``850 µs``, ``12.3 ms``, ``4.20 s``: three digits."""
+    return " ".join(filter(None, _in_unit(nanoseconds)))
+
+
+def _in_unit(nanoseconds: float) -> tuple[str, str]:
+    """Three digits of a number, and its unit; no unit for zero."""
     for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
         value = nanoseconds / size
         if value >= 0.9995:
-            return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f} {unit}"
-    return f"{nanoseconds:.0f} ns" if nanoseconds >= 0.5 else "0"
+            return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}", unit
+    return (f"{nanoseconds:.0f}", "ns") if nanoseconds >= 0.5 else ("0", "")
 
 
 # ------------------------------------------------------------------
@@ -279,7 +284,7 @@ def _in_silence(scale: Scale, x: float) -> bool:
 
 
 def _tick_words(at: int) -> str:
-    number, _, unit = time_words(at).partition(" ")
+    number, unit = _in_unit(at)
     return f"{float(number):g} {unit}".strip()
 
 

@@ -560,9 +560,14 @@ def pointer(code: str, docs_url: str) -> str:
         code: the code.
         docs_url: where the documentation is, with a slash at its end; empty for nowhere.
     """
+    return f"{code}: {explained_at(code, docs_url)}"
+
+
+def explained_at(code: str, docs_url: str) -> str:
+    """The address of a code's explanation, or the command that prints it; as :func:`pointer`."""
     if docs_url:
-        return f"{code}: {docs_url}troubleshooting.html#{code.lower()}"
-    return f"{code}: python -m pytest_ddp explain {code}"
+        return f"{docs_url}troubleshooting.html#{code.lower()}"
+    return f"python -m pytest_ddp explain {code}"
 
 
 def pointed_code(text: str) -> str:

@@ -9,21 +9,20 @@ import enum
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
+from typing import NamedTuple
 
 from pytest_ddp.outcome import stack_dumps
 from pytest_ddp.outcome.outcome import (
     Ending,
     HangKind,
     RankLine,
-    RankOutcome,
     RootCause,
     RunOutcome,
     ranks_text,
 )
 from pytest_ddp.outcome.stack_dumps import shorten
 from pytest_ddp.protocol.messages import EXIT_LINK_LOST, Phase
-from pytest_ddp.protocol.rank_status import Handled, Raised
-from pytest_ddp.protocol.status_page import IMPORT
+from pytest_ddp.protocol.rank_status import CodeLine, Handled, Raised
 from pytest_ddp.system.stdlib import signal
 from pytest_ddp.verdict import codes
 from pytest_ddp.verdict.lost_ranks import is_gloo_mismatch
@@ -82,7 +81,8 @@ def _are_all_equal(handled: ByRank) -> bool:
 
 
 def _line(error: Raised) -> str:
-    return shorten(error.place.partition(" in ")[0])
+    place = CodeLine.read(error.place)
+    return "" if place is None else f"{shorten(place.file)}:{place.line}"
 
 
 class Kind(enum.StrEnum):
@@ -143,6 +143,16 @@ class Disagreement:
         return self.kind in (Kind.DISAGREEMENT, Kind.FINDING)
 
 
+class UntroubledRank(NamedTuple):
+    """A rank that has not failed itself."""
+
+    rank: int
+    state: str
+    """``passed``, ``skipped``."""
+    said: str
+    """The state with its reason, as a predicate: ``skipped (no GPU)``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """The input of the diagnosis of one failed phase."""
@@ -154,8 +164,7 @@ class Failure:
     """Why the phase failed, if it did on no single rank."""
     place: tuple[str, int] | None = None
     """Path and line (from 1) of a disagreement."""
-    others: tuple[tuple[int, str], ...] = ()
-    """The ranks without trouble, each with its state as a predicate."""
+    others: tuple[UntroubledRank, ...] = ()
     notes: tuple[str, ...] = ()
     """Sentences for the end."""
     after: Phase | None = None
@@ -344,10 +353,10 @@ _CODES = {
 
 
 def _code_of_timeout(failure: Failure, stopped: Sequence[RankFailure]) -> str:
-    if any(trouble.doing.startswith(_IMPORTS) for trouble in stopped):
+    if any(trouble.is_importing for trouble in stopped):
         return codes.IMPORT
     rows = failure.outcome.expiry.table if failure.outcome.expiry is not None else ()
-    makes_group = any(row.collective.startswith(_MAKING_GROUPS) for row in rows)
+    makes_group = any(row.operation in _MAKING_GROUPS for row in rows)
     return codes.NEW_GROUP if makes_group else codes.TIMEOUT
 
 
@@ -411,7 +420,7 @@ def _stopped_verdict(failure: Failure, stopped: Sequence[RankFailure]) -> str:
         return first_line(failure.outcome.hang.sentence)
     if failure.outcome.timeout is not None:
         seconds = f"after {failure.outcome.timeout:g} s"
-        importing = [t.rank.rank for t in stopped if t.doing.startswith(_IMPORTS)]
+        importing = [t.rank.rank for t in stopped if t.is_importing]
         if importing:
             file = failure.outcome.nodeid.partition("::")[0]
             return f"the import of {file} has not ended {seconds} on {ranks_text(importing)}"
@@ -445,7 +454,6 @@ def _unfinished(outcome: RunOutcome, stopped: Sequence[RankFailure]) -> Iterator
         yield f"{ranks_text(waits)} {'wait' if len(waits) > 1 else 'waits'}"
 
 
-_IMPORTS = f"{Phase.SETUP}: {IMPORT}"
 _UNFINISHED = ("has not finished", "have not finished")
 _AT_TIMEOUT = {
     "suspended": ("is suspended in", "are suspended in"),
@@ -478,11 +486,11 @@ def _ranks(failure: Failure) -> Iterator[RankDiagnosis]:
     remarks = failure.outcome.expiry.remarks if failure.outcome.expiry is not None else {}
     # The earliest failure of each rank counts.
     first = {trouble.rank.rank: trouble for trouble in reversed(failure.troubles)}
-    said = dict(failure.others)
+    others = {other.rank: other for other in failure.others}
     for rank in failure.outcome.ranks:
         trouble, line = first.get(rank.rank), lines.get(rank.rank)
         if trouble is None:
-            found = _untroubled(rank, said.get(rank.rank, ""))
+            found = _untroubled(others.get(rank.rank) or UntroubledRank(rank.rank, "ended", ""))
         else:
             found = _troubled(trouble)
         # The failure of a rank is more informative than its row in the table.
@@ -507,9 +515,9 @@ def _with_line(found: RankDiagnosis, line: RankLine) -> RankDiagnosis:
     )
 
 
-def _untroubled(rank: RankOutcome, said: str) -> RankDiagnosis:
-    state = said.partition(" (")[0] or "ended"
-    return RankDiagnosis(rank.rank, state, "", "", "", None, "", said, None, "", "", ())
+def _untroubled(other: UntroubledRank) -> RankDiagnosis:
+    state, said = other.state, other.said
+    return RankDiagnosis(other.rank, state, "", "", "", None, "", said, None, "", "", ())
 
 
 def _troubled(trouble: RankFailure) -> RankDiagnosis:

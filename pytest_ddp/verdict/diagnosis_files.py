@@ -13,6 +13,7 @@ from typing import Any
 
 from pytest_ddp.outcome.outcome import RunOutcome
 from pytest_ddp.outcome.stack_dumps import Frame
+from pytest_ddp.protocol.rank_status import CodeLine
 from pytest_ddp.system.stdlib import json
 from pytest_ddp.system.whole_files import write_whole
 from pytest_ddp.verdict.diagnosis import Diagnosis, RankDiagnosis
@@ -21,7 +22,6 @@ VERSION = 2
 """Of the schema: raised when a field changes its meaning or is removed, not when one is added."""
 
 _LONGEST_NAME = 100
-_PLACE = re.compile(r"(?P<file>.+):(?P<line>\d+)(?: in (?P<function>.*))?")
 
 
 def properties(diagnosis: Diagnosis) -> list[tuple[str, object]]:
@@ -92,7 +92,7 @@ def _failure(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def _rank(rank: RankDiagnosis) -> dict[str, Any]:
-    place = _PLACE.fullmatch(rank.place)
+    place = CodeLine.read(rank.place)
     return {
         "rank": rank.rank,
         "state": rank.state,
@@ -100,9 +100,9 @@ def _rank(rank: RankDiagnosis) -> dict[str, Any]:
         "collective": rank.collective or None,
         "group": rank.group or None,
         "number": rank.number,
-        "file": place["file"] if place else None,
-        "line": int(place["line"]) if place else None,
-        "function": place["function"] if place else None,
+        "file": place.file if place else None,
+        "line": place.line if place else None,
+        "function": (place.function or None) if place else None,
         "said": rank.said or None,
         "handling": rank.handling or None,
         "exit_code": rank.exit_code,

@@ -11,6 +11,7 @@ from pytest_ddp.outcome import stack_dumps
 from pytest_ddp.outcome.outcome import Ending, RankOutcome
 from pytest_ddp.outcome.stack_dumps import Frame, is_of_groups
 from pytest_ddp.protocol.messages import EXIT_LINK_LOST
+from pytest_ddp.protocol.rank_status import PhaseNames
 from pytest_ddp.system.stdlib import signal
 from pytest_ddp.verdict.rank_failure import (
     WORKER_KILLED,
@@ -19,7 +20,7 @@ from pytest_ddp.verdict.rank_failure import (
     first_line,
     signal_name,
 )
-from pytest_ddp.verdict.representation import Entry, raw, sentences
+from pytest_ddp.verdict.representation import Entry, MarkedLine, laid_out, raw, sentences
 
 
 def entries_of_lost_rank(
@@ -34,7 +35,7 @@ def entries_of_lost_rank(
     if rank.ending is Ending.NOT_BEGUN and details.strip():
         blocks.append(raw("\n" + textwrap.indent(details.rstrip("\n"), "  ") + "\n"))
     stacks = _stacks(rank, f"{label} in {trouble.phase}")
-    return [*blocks, raw(stacks)] if stacks else blocks
+    return [*blocks, laid_out(stacks)] if stacks else blocks
 
 
 def explanations(rank: RankOutcome, oom: str) -> Iterator[str]:
@@ -54,7 +55,7 @@ def explanations(rank: RankOutcome, oom: str) -> Iterator[str]:
     if rank.returncode == EXIT_LINK_LOST:
         yield "a rank that finds its connection to pytest closed leaves with this code"
     if rank.raised:
-        yield f"its {rank.phase.partition(':')[0]} had raised {rank.raised}"
+        yield f"its {PhaseNames.read(rank.phase).outer} had raised {rank.raised}"
     if watchdog := _WATCHDOG.search(rank.stderr):
         yield f"NCCL's watchdog ended it: {first_line(watchdog[1])}"
     if _is_aborted_by_gloo(rank):
@@ -125,11 +126,11 @@ _CLOSED = re.compile(r"Bad file descriptor|/loop\.cc:")
 _UNLIKE = re.compile(r"nbytes|preamble|opcode", re.IGNORECASE)
 
 
-def _stacks(rank: RankOutcome, label: str) -> str:
+def _stacks(rank: RankOutcome, label: str) -> list[str]:
     stacks = stack_dumps.shown_stacks(rank.stacks)
-    if not stacks:
-        return f"\n{label} gave no stack{_UNANSWERED}\n" if rank.ending is Ending.STOPPED else ""
-    return "\n".join(["", *_threads(stacks, label)]) + "\n"
+    if stacks:
+        return ["", *_threads(stacks, label)]
+    return ["", f"{label} gave no stack{_UNANSWERED}"] if rank.ending is Ending.STOPPED else []
 
 
 def _threads(stacks: Sequence[stack_dumps.Stack], label: str) -> Iterator[str]:
@@ -155,7 +156,7 @@ def children(trouble: RankFailure, label: str, oom: str, width: int) -> list[Ent
     what = f"a process that {label} forked died of {signal_name(dumps[0].signal)}"
     return [
         sentences("", f"{what}, most recent call first:", width=width),
-        raw("\n".join(frame_lines(main)) + "\n"),
+        laid_out(frame_lines(main)),
     ]
 
 
@@ -168,7 +169,7 @@ def frame_lines(stack: stack_dumps.Stack) -> Iterator[str]:
         # One call alone is not left out: the line that counts it would take its place.
         shown = calls if own or len(calls) <= _MOST_OF_LIBRARY + 1 else _outline(calls)
         for frame, times in shown:
-            yield f"{'>' if frame == marked else ' '} {frame}"
+            yield MarkedLine(f"> {frame}") if frame == marked else f"  {frame}"
             if times > 1:
                 yield f"  ... and {times - 1} more call{'s' * (times > 2)} from there"
         if left_out := sum(times for _, times in calls) - sum(times for _, times in shown):

@@ -28,6 +28,7 @@ from pytest_ddp.verdict.diagnosis import (
     Disagreement,
     Failure,
     Kind,
+    UntroubledRank,
     diagnose_failure,
 )
 from pytest_ddp.verdict.diagnosis_files import properties
@@ -38,7 +39,7 @@ from pytest_ddp.verdict.rank_failure import (
     message_of,
     split_consequences,
 )
-from pytest_ddp.verdict.representation import WIDE, WIDTH, finding_text, lines_of
+from pytest_ddp.verdict.representation import MARKS, WIDE, WIDTH, finding_text, lines_of
 from pytest_ddp.verdict.text import represent
 
 # ------------------------------------------------------------------
@@ -296,9 +297,13 @@ def _judge(
     failure = _failure(outcome, decision, notes, after)
     diagnosis = diagnose_failure(failure) if decision.outcome == "failed" else None
     sections = sections_of(outcome, _covered(decision), output, failing)
-    report = _report(outcome, decision, _longrepr(failure, decision, diagnosis), sections)
+    longrepr, marks = _longrepr(failure, decision, diagnosis)
+    report = _report(outcome, decision, longrepr, sections)
     if diagnosis is not None and width != WIDTH:
-        vars(report)[WIDE] = lines_of(represent(failure, diagnosis, width))
+        wide, marks = represent(failure, diagnosis, width)
+        vars(report)[WIDE] = lines_of(wide)
+    if diagnosis is not None and marks:
+        vars(report)[MARKS] = marks
     return report, diagnosis
 
 
@@ -481,11 +486,13 @@ def _report(
     return report
 
 
-def _longrepr(failure: Failure, decision: Decision, diagnosis: Diagnosis | None) -> Any:
+def _longrepr(
+    failure: Failure, decision: Decision, diagnosis: Diagnosis | None
+) -> tuple[Any, list[tuple[int, int, int, str]]]:
     if decision.outcome == "passed":
-        return None
+        return None, []
     if decision.outcome == "skipped" and decision.wasxfail is None:
-        return _skip_place(failure.outcome, decision.parts[0])
+        return _skip_place(failure.outcome, decision.parts[0]), []
     return represent(failure, diagnosis or diagnose_failure(failure))
 
 
@@ -506,7 +513,7 @@ def _failure(
         troubles=decision.troubles,
         disagreement=disagreement,
         place=_skip_place(outcome, skips[0])[:2] if skips else None,
-        others=tuple((part.rank.rank, str(part)) for part in others),
+        others=tuple(UntroubledRank(p.rank.rank, p.state.value, str(p)) for p in others),
         notes=notes,
         after=after,
     )

@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import pytest
 
@@ -33,17 +33,11 @@ def leak_texts(outcome: RunOutcome) -> list[str]:
 
 
 def _changes(done: dict[int, Done], everywhere: int) -> Iterator[str]:
-    changes = [(rank, *_split(text)) for rank, each in done.items() for text in each.changes]
-    for kind in dict.fromkeys(kind for _, kind, _ in changes):
-        ranks = [rank for rank, its, _ in changes if its == kind]
-        how = _listed(how for _, its, how in changes if its == kind)
+    changes = [(rank, change) for rank, each in done.items() for change in each.changes]
+    for kind in dict.fromkeys(change.kind for _, change in changes):
+        ranks = [rank for rank, change in changes if change.kind == kind]
+        how = _listed(change.how for _, change in changes if change.kind == kind)
         yield f"changed {kind}{how}{_on(ranks, everywhere)}; restored"
-
-
-def _split(change: str) -> tuple[str, str]:
-    """The thing that was changed, and how: ``torch's default dtype``, ``float32 -> float64``."""
-    kind, opened, how = change.partition(" (")
-    return kind, how.removesuffix(")") if opened else ""
 
 
 def _left(done: dict[int, Done], everywhere: int) -> Iterator[str]:
@@ -124,10 +118,22 @@ AsideOfRank: TypeAlias = tuple[int, Aside]
 """A message beside the reports, with the rank that has sent it."""
 
 
+class SpawnedRanks(NamedTuple):
+    """Ranks start slowly, as their host must not fork."""
+
+    why: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"ranks are spawned, not forked: {self.why}. {self.advice}"
+
+
 class DdpWarning(pytest.PytestWarning):
     """A ddp test changed its rank, or left something behind in it."""
 
     __module__ = "pytest_ddp"  # as filters name it
+    about: SpawnedRanks | None = None
+    """The fact that it tells of, for programs."""
 
 
 class Messages:
@@ -199,10 +205,13 @@ class Messages:
             self._noted[attribute] = rank
             xml.node_reporter(note.nodeid).add_attribute(note.name, note.value)
 
-    def warn(self, text: str) -> None:
+    def warn(self, about: str | SpawnedRanks) -> None:
         """Issue a warning that belongs to no single test."""
+        text = str(about)
+        warning = DdpWarning(text)
+        warning.about = about if isinstance(about, SpawnedRanks) else None
         try:
-            self._config.issue_config_time_warning(DdpWarning(text), stacklevel=2)
+            self._config.issue_config_time_warning(warning, stacklevel=2)
         except DdpWarning:
             # Raised from here it would end the session in the middle of a test.
             self.add_problem(f"{text}\n\nA filter makes an error of this warning.\n")

@@ -6,7 +6,6 @@ junitxml get the plain text.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from _pytest._code.code import ReprEntryNative
 from _pytest._io import TerminalWriter
 
 from pytest_ddp.system.stdlib import os
-from pytest_ddp.verdict.representation import WIDE, WIDTH
+from pytest_ddp.verdict.representation import MARKS, WIDE, WIDTH
 
 _COLOURS = {
     "red": ("died", "exited", "failed", "not begun"),
@@ -24,9 +23,6 @@ _COLOURS = {
     "green": ("passed", "ended"),
 }
 _COLOUR_OF = {state: colour for colour, states in _COLOURS.items() for state in states}
-_ROW = re.compile(rf"(rank \d+ +)({'|'.join(_COLOUR_OF)})(?=  |$)")
-"""A row of the ranks' table."""
-
 
 _WIDEST = 160
 """Columns at most: longer lines are hard to read."""
@@ -49,31 +45,37 @@ def paint(reports: Iterable[pytest.TestReport]) -> None:
             traceback = getattr(report.longrepr, "reprtraceback", None)
             entries = getattr(traceback, "reprentries", [])
             wide = getattr(report, WIDE, None) or [None] * len(entries)
+            marks: dict[int, dict[int, tuple[int, str]]] = {}
+            for number, line, at, state in getattr(report, MARKS, ()):
+                marks.setdefault(number, {})[line] = at, state
             for number, entry in enumerate(entries):
                 if type(entry) is ReprEntryNative:
-                    entries[number] = _Painted(wide[number] or entry.lines, number == 0)
+                    lines = wide[number] or entry.lines
+                    entries[number] = _Painted(lines, number == 0, marks.get(number, {}))
 
 
 @dataclass(eq=False)
 class _Painted(ReprEntryNative):
     has_verdict: bool
     """Whether it begins with the verdict."""
+    marks: dict[int, tuple[int, str]]
+    """By line, where a rank's state stands in it, and the state; empty for a whole line."""
 
     def toterminal(self, tw: TerminalWriter) -> None:
         in_verdict = self.has_verdict
-        for line in self.lines:
+        for number, line in enumerate(self.lines):
             in_verdict = in_verdict and bool(line.strip())
-            _write(tw, line.rstrip("\n"), in_verdict)
+            _write(tw, line.rstrip("\n"), in_verdict, self.marks.get(number))
             tw.line()
 
 
-def _write(tw: TerminalWriter, line: str, in_verdict: bool) -> None:
-    row = _ROW.match(line)
-    if row is not None:
-        tw.write(row[1])
-        tw.write(row[2], bold=True, **{_COLOUR_OF[row[2]]: True})
-        tw.write(line[row.end() :])
+def _write(tw: TerminalWriter, line: str, in_verdict: bool, mark: tuple[int, str] | None) -> None:
+    if mark is not None and mark[1] in _COLOUR_OF:
+        at, state = mark
+        tw.write(line[:at])
+        tw.write(state, bold=True, **{_COLOUR_OF[state]: True})
+        tw.write(line[at + len(state) :])
     elif in_verdict:
         tw.write(line, bold=True, red=True)
     else:
-        tw.write(line, bold=line.startswith("> "))
+        tw.write(line, bold=mark is not None and not mark[1])

@@ -16,7 +16,8 @@ import pytest
 from pytest_ddp.outcome import stack_dumps
 from pytest_ddp.outcome.outcome import Ending, RankOutcome, RunOutcome
 from pytest_ddp.protocol.messages import CODE, ERRORS, Phase
-from pytest_ddp.protocol.rank_status import Handled, Raised
+from pytest_ddp.protocol.rank_status import Handled, PhaseNames, Raised
+from pytest_ddp.protocol.status_page import IMPORT
 from pytest_ddp.system.stdlib import signal
 
 _TOGETHER = 0.2
@@ -135,8 +136,15 @@ class RankFailure:
     @property
     def doing(self) -> str:
         """The phase with narrower ones, as far as the rank noted them: "call: backward"."""
-        noted = self.rank.phase
-        return noted if noted.startswith(f"{self.phase}: ") else self.phase.value
+        noted = PhaseNames.read(self.rank.phase)
+        known = noted.outer == self.phase and noted.inner
+        return self.rank.phase if known else self.phase.value
+
+    @property
+    def is_importing(self) -> bool:
+        """True for a rank that was lost while it imported the test's file."""
+        noted = PhaseNames.read(self.doing)
+        return noted.outer == Phase.SETUP and PhaseNames.read(noted.inner).outer == IMPORT
 
     @property
     def _speaks_with_child(self) -> bool:

@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from _pytest._code.code import ReprEntry, ReprEntryNative, ReprExceptionInfo
 
@@ -25,6 +25,32 @@ WIDTH = 80
 
 WIDE = "ddp_wide"
 """Attribute of a failed report: the result of :func:`lines_of` for a wider terminal."""
+MARKS = "ddp_marks"
+"""Attribute of a failed report: the result of :func:`marks_in`, for what the terminal shows."""
+
+
+class MarkedLine(str):
+    """A line of which a part is marked: a rank's state, or the line of a stack that matters."""
+
+    state: str
+    """Empty for a line that is marked as a whole."""
+    at: int
+    """Where in the line the state stands."""
+
+    def __new__(cls, text: str, state: str = "", at: int = 0) -> Self:
+        self = super().__new__(cls, text)
+        self.state, self.at = state, at
+        return self
+
+
+def marks_in(entries: Sequence[Entry]) -> list[tuple[int, int, int, str]]:
+    """What is marked in a text: the entry, its line, the column and the state."""
+    return [
+        (number, place, line.at, line.state)
+        for number, entry in enumerate(entries)
+        for place, line in enumerate(entry.lines)
+        if isinstance(line, MarkedLine)
+    ]
 
 
 def lines_of(longrepr: ReprExceptionInfo) -> list[list[str] | None]:
@@ -60,17 +86,31 @@ def entries_of(longrepr: Any) -> list[Entry]:
 
 def sentences(*lines: str, width: int = WIDTH) -> ReprEntryNative:
     """An entry of these sentences, wrapped."""
-    wrapped = (
-        textwrap.fill(
-            line,
-            width,
-            subsequent_indent=_indent_below(line),
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        for line in lines
+    shown: list[str] = []
+    for line in lines:
+        first, *others = _wrapped(line, width) or [""]
+        shown += [_like(line, first), *others]
+    return laid_out(shown)
+
+
+def laid_out(lines: Iterable[str]) -> ReprEntryNative:
+    """An entry of these lines, unchanged, with their marks."""
+    return ReprEntryNative([_like(line, f"{line}\n") for line in lines])
+
+
+def _like(line: str, text: str) -> str:
+    """Another text with the mark of a line."""
+    return MarkedLine(text, line.state, line.at) if isinstance(line, MarkedLine) else text
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    return textwrap.wrap(
+        line,
+        width,
+        subsequent_indent=_indent_below(line),
+        break_long_words=False,
+        break_on_hyphens=False,
     )
-    return raw("\n".join(wrapped) + "\n")
 
 
 def wrapped(text: str, width: int) -> str:
@@ -83,17 +123,7 @@ def wrapped(text: str, width: int) -> str:
 
 def _broken(text: str, width: int) -> Iterator[list[str]]:
     for line in text.splitlines():
-        yield (
-            [line]
-            if len(line) <= width
-            else textwrap.wrap(
-                line,
-                width,
-                subsequent_indent=_indent_below(line),
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-        )
+        yield [line] if len(line) <= width else _wrapped(line, width)
 
 
 def finding_text(finding: Finding) -> str:
@@ -122,8 +152,8 @@ def raw(text: str) -> ReprEntryNative:
 
 
 def cleaned(entry: Entry) -> Entry:
-    """The entry with each line as :func:`clean` returns it."""
-    lines = [clean(line) for line in entry.lines]
+    """The entry with each line as :func:`clean` returns it, and as a plain string."""
+    lines = [str(clean(line)) for line in entry.lines]
     return dataclasses.replace(entry, lines=lines)
 
 

@@ -6,6 +6,7 @@ It only renders the results of :mod:`pytest_ddp.verdict.diagnosis`.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from _pytest._code.code import ReprExceptionInfo, ReprFileLocation, ReprTraceback
 
@@ -24,10 +25,12 @@ from pytest_ddp.verdict.rank_failure import (
 from pytest_ddp.verdict.representation import (
     WIDTH,
     Entry,
+    MarkedLine,
     bare_text,
     brief,
     cleaned,
     entries_of,
+    marks_in,
     raw,
     sentences,
     tail_entries,
@@ -62,12 +65,21 @@ def _laid_out(cells: Sequence[tuple[str, ...]], inline: int) -> Iterator[str]:
     # Below the last cell of the first line, to which they belong.
     indent = " " * sum(widths[number] + len(_GAP) for number in columns[:-1])
     for row in cells:
-        yield _GAP.join(row[number].ljust(widths[number]) for number in columns).rstrip()
+        line = _GAP.join(row[number].ljust(widths[number]) for number in columns).rstrip()
+        yield MarkedLine(line, row[1], widths[0] + len(_GAP))
         yield from (indent + cell for cell in row[inline:] if cell)
 
 
-def represent(failure: Failure, diagnosis: Diagnosis, width: int = WIDTH) -> ReprExceptionInfo:
-    """The ``longrepr`` of a failed phase; our own lines are wrapped at ``width`` columns."""
+class FailureText(NamedTuple):
+    """The text of a failed phase."""
+
+    longrepr: ReprExceptionInfo
+    marks: list[tuple[int, int, int, str]]
+    """The result of :func:`marks_in`."""
+
+
+def represent(failure: Failure, diagnosis: Diagnosis, width: int = WIDTH) -> FailureText:
+    """The text of a failed phase; our own lines are wrapped at ``width`` columns."""
     roots = diagnosis.roots
     heading = failure.outcome.heading
     entries: list[Entry] = [raw(f"{heading}\n\n")] if heading else []
@@ -84,7 +96,7 @@ def represent(failure: Failure, diagnosis: Diagnosis, width: int = WIDTH) -> Rep
     )
     for group in roots:
         _copy_sections(group, representation)
-    return representation
+    return FailureText(representation, marks_in(entries))
 
 
 # ------------------------------------------------------------------ the head
@@ -182,7 +194,9 @@ def _other_ranks(failure: Failure, diagnosis: Diagnosis) -> Iterator[str]:
     in_table = _has_table(failure, diagnosis)
     states = {rank.rank: rank.state for rank in diagnosis.ranks} if in_table else {}
     others = [
-        (rank, words) for rank, words in failure.others if not _is_shown(states.get(rank), words)
+        (other.rank, other.said)
+        for other in failure.others
+        if not _is_shown(states.get(other.rank), other.said)
     ]
     by_words: dict[str, list[int]] = {}
     for rank, words in sorted([*_echoes(diagnosis), *others]):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pytest_ddp.extensions.adopt.watching import Watched
 from pytest_ddp.outcome import stack_dumps
 from pytest_ddp.outcome.outcome import Hang, RankLine
+from pytest_ddp.protocol.rank_status import PhaseNames
 from pytest_ddp.verdict import diagnosis
 from pytest_ddp.verdict.diagnosis import RankDiagnosis
 from pytest_ddp.verdict.lost_ranks import frame_lines
@@ -56,7 +57,7 @@ def _noted(seen: str, site: str) -> str:
 
 
 def _phase(phase: str) -> str:
-    _, _, inner = phase.partition(": ")
+    inner = PhaseNames.read(phase).inner
     return f" in {inner}" if inner else ""
 
 
@@ -75,6 +76,6 @@ def _stack(process: Watched) -> Iterator[str]:
 
 
 def _diagnosis(row: RankLine) -> RankDiagnosis:
-    phase = row.phase.removeprefix("target").removeprefix(": ")
+    phase = PhaseNames.read(row.phase).inner
     seen = row.state, phase, row.collective, row.group, row.number, row.place
     return RankDiagnosis(row.rank, *seen, "", None, "", "", ())

@@ -17,7 +17,7 @@ from pytest_ddp.extensions.comms.modules import Modules, is_in_backward
 from pytest_ddp.extensions.comms.records import Communication, Entry, Moment, Record, unknown_group
 from pytest_ddp.extensions.comms.snapshot import lines_of
 from pytest_ddp.extensions.comms.snapshot_files import compare
-from pytest_ddp.fixture import coded
+from pytest_ddp.protocol.messages import coded
 from pytest_ddp.rank.groups.backends import promises_of
 from pytest_ddp.rank.operations.operation import Issuer, Operation, name_of
 from pytest_ddp.rank.operations.origins import outside, user_frame

@@ -139,7 +139,7 @@ def pytest_runtest_teardown() -> Generator[None, None, None]:
         if left is not None:
             left.close()
     if left is not None:
-        from pytest_ddp.fixture import coded  # noqa: PLC0415
+        from pytest_ddp.protocol.messages import coded  # noqa: PLC0415
 
         words = (
             f"ddp.comms: the block opened at {left.opened_at} was still open after its test; "

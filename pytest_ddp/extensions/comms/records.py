@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from pytest_ddp.extensions.comms import UNLIKE_COMMUNICATION, UNUSABLE_BLOCK
 from pytest_ddp.extensions.comms.cpu_forms import OBJECTS
-from pytest_ddp.fixture import coded
+from pytest_ddp.protocol.messages import coded
 from pytest_ddp.rank.operations.table import TABLE
 
 _KIB = 1024

@@ -41,6 +41,8 @@ class SnapshotLine(NamedTuple):
     what: str
     site: str
     """File, line and function."""
+    is_cpu_form: bool = False
+    """Whether torch asks for it on a CPU only."""
 
 
 Ranks: TypeAlias = Sequence[Sequence[SnapshotLine]]
@@ -55,6 +57,7 @@ def lines_of(records: Iterable[Record]) -> list[SnapshotLine]:
             _module(record),
             _what(record),
             f"{record.site} in {record.function}" if record.site else "",
+            record.cpu_form,
         )
         for record in records
         if record.bytes is not None
@@ -77,7 +80,7 @@ def _what(record: Record) -> str:
 def text_of(name: str, torch: str, ranks: Ranks) -> str:
     """The file; of the name, torch's version and the operations."""
     lines = [f"# ddp.comms: {name}; torch {torch}, world size {len(ranks)}"]
-    lines += [_STAR] if any("* " in line.what for rank in ranks for line in rank) else []
+    lines += [_STAR] if any(line.is_cpu_form for rank in ranks for line in rank) else []
     same: dict[tuple[tuple[int, str, str], ...], list[int]] = {}
     for rank, operations in enumerate(ranks):
         same.setdefault(tuple(line[:3] for line in operations), []).append(rank)

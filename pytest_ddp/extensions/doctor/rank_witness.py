@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_ddp.system.stdlib import json, os
+from pytest_ddp.verdict.notices import SpawnedRanks
 
 FOLDER = "DDP_DOCTOR_FOLDER"
 """Environment variable with the folder for the records."""
@@ -25,17 +26,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def tell_rank(config: pytest.Config) -> None:
     """Record the installed plugins that are active in this rank; called by the trial's test."""
-    _write("rank", {"plugins": _plugins(config)})
+    from pytest_ddp.rank.startup.plugin_filter import PluginFilter  # noqa: PLC0415 - in ranks alone
+
+    plugin_filter: Any = config.pluginmanager.get_plugin(PluginFilter.NAME)
+    _write("rank", {"plugins": _plugins(config), "left_out": plugin_filter.left_out})
 
 
 class _Witness:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._warnings: list[str] = []
+        self._spawned: dict[str, str] | None = None
+        """Why ranks are spawned, and what helps; None if they are forked."""
         self._verdicts: dict[str, str] = {}
 
     def pytest_warning_recorded(self, warning_message: Any) -> None:
-        self._warnings.append(str(warning_message.message))
+        about = getattr(warning_message.message, "about", None)
+        if isinstance(about, SpawnedRanks):
+            self._spawned = about._asdict()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._verdicts[str(report.when)] = report.outcome
@@ -43,7 +50,7 @@ class _Witness:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
         if not hasattr(self._config, "workerinput"):
-            results = {"warnings": self._warnings, "verdicts": self._verdicts}
+            results = {"spawned": self._spawned, "verdicts": self._verdicts}
             _write("controller", {"plugins": _plugins(self._config), **results})
 
 

@@ -36,9 +36,8 @@ def _cores() -> int:
 
 
 def _loopback() -> CheckResult:
-    if problem := machine.loopback_problem():
-        cause, _, fix = problem.rpartition(". ")
-        return stop("network", cause, fix)
+    if fault := machine.loopback_problem():
+        return stop("network", fault.cause, fault.fix)
     return ok("network", "lo is up")
 
 
@@ -48,9 +47,8 @@ def _tempdir() -> CheckResult:
         directory = tempfile.gettempdir()
     except OSError as error:
         return stop(topic, f"there is no temporary directory: {error}", "set TMPDIR to one")
-    if problem := machine.tempdir_problem():
-        cause, _, fix = problem.partition(". ")
-        return stop(topic, cause, fix)
+    if fault := machine.tempdir_problem():
+        return stop(topic, fault.cause, fault.fix)
     free = shutil.disk_usage(directory).free
     return ok(
         topic,

@@ -19,8 +19,6 @@ _LIMIT = 300.0
 """Seconds for the session; its test ends after 120."""
 _NO_AUTOLOAD = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
 _PASSED = {"setup": "passed", "call": "passed", "teardown": "passed"}
-_SPAWNED = "ranks are spawned, not forked: "
-_LEFT_OUT = re.compile(r"the plugin (\S+) is left out of the ranks of ddp tests, since (.*?): ")
 
 
 def findings() -> list[CheckResult]:
@@ -34,7 +32,7 @@ def findings() -> list[CheckResult]:
     if ended.code != 0 or rank is None or controller is None or controller["verdicts"] != _PASSED:
         return [_failure(ended)]
     passed = ok("trial", f"a ddp test of two ranks passes; its session took {ended.seconds:.1f} s")
-    found = [passed, _start(controller["warnings"]), *_plugins(controller, rank)]
+    found = [passed, _start(controller["spawned"]), *_plugins(controller, rank)]
     if _NO_AUTOLOAD in os.environ:
         why = f"{_NO_AUTOLOAD} is set: pytest loads only the plugins that -p names"
         found.append(note("plugins", why, "pytest -p ddp, or addopts = -p ddp"))
@@ -63,18 +61,14 @@ def _failure(ended: inner_session.Ended) -> CheckResult:
     )
 
 
-def _start(warnings: list[str]) -> CheckResult:
-    for text in warnings:
-        if text.startswith(_SPAWNED):
-            why, _, advice = text.removeprefix(_SPAWNED).partition(". ")
-            return note("start", f"ranks are spawned, not forked: {why}", advice)
+def _start(spawned: dict[str, str] | None) -> CheckResult:
+    if spawned is not None:
+        return note("start", f"ranks are spawned, not forked: {spawned['why']}", spawned["advice"])
     return ok("start", "ranks are forked from a host that has imported torch")
 
 
 def _plugins(controller: dict[str, Any], rank: dict[str, Any]) -> Iterator[CheckResult]:
-    reasons = {
-        found[1]: found[2] for text in controller["warnings"] if (found := _LEFT_OUT.match(text))
-    }
+    reasons = rank["left_out"]
     absent, partial, unchanged = [], [], []
     others = {name: plugin for name, plugin in controller["plugins"].items() if name != "ddp"}
     for name, here in others.items():

@@ -12,7 +12,7 @@ from html import escape
 
 from pytest_ddp.extensions.summary import terminal_html
 from pytest_ddp.trace.styles import BASE, PICTURE
-from pytest_ddp.verdict.codes import by_code, pointer
+from pytest_ddp.verdict.codes import by_code, explained_at
 
 _BAD = ("failed", "error")
 
@@ -25,8 +25,8 @@ class TestRow:
 
     nodeid: str
     is_ddp: bool
-    verdict: str
-    """Words of pytest: ``passed``, ``failed + error``."""
+    words: tuple[str, ...]
+    """Words of pytest: ``passed``; both ``failed`` and ``error`` if a fixture failed, too."""
     reason: str
     """One line on a failure, a skip or an xfail; else empty."""
     world_size: int
@@ -37,7 +37,12 @@ class TestRow:
 
     @property
     def is_bad(self) -> bool:
-        return any(word in _BAD for word in self.verdict.split(" + "))
+        return any(word in _BAD for word in self.words)
+
+    @property
+    def verdict(self) -> str:
+        """``failed + error``, if the call and a fixture failed."""
+        return " + ".join(self.words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +151,8 @@ def _headline(facts: SessionFacts) -> str:
 
 
 def _counts(tests: Iterable[TestRow]) -> str:
-    counted = Counter(test.verdict for test in tests)
-    ordered = sorted(counted.items(), key=lambda one: (_colour(one[0]) != "bad", one[0]))
-    return ", ".join(f"{number} {verdict}" for verdict, number in ordered)
+    counted = Counter((not test.is_bad, test.verdict) for test in tests)
+    return ", ".join(f"{number} {verdict}" for (_, verdict), number in sorted(counted.items()))
 
 
 def _lines(facts: SessionFacts) -> Iterator[str]:
@@ -199,7 +203,7 @@ def _row(test: TestRow, place: int | None) -> str:
     linked = name if place is None else f'<a href="#failure-{place}">{name}</a>'
     reason = f"<p>{escape(test.reason)}</p>" if test.reason else ""
     return (
-        f'<tr><td class="verdict"><span class="{_colour(test.verdict)}">{test.verdict}</span></td>'
+        f'<tr><td class="verdict"><span class="{_colour(test)}">{test.verdict}</span></td>'
         f'<th scope="row">{linked}{reason}</th>'
         f'<td class="number">{test.world_size or ""}</td>'
         f"<td>{_breakable(test.backend)}</td>"
@@ -207,10 +211,10 @@ def _row(test: TestRow, place: int | None) -> str:
     )
 
 
-def _colour(verdict: str) -> str:
-    if any(word in _BAD for word in verdict.split(" + ")):
+def _colour(test: TestRow) -> str:
+    if test.is_bad:
         return "bad"
-    return "good" if verdict == "passed" else "other"
+    return "good" if test.words == ("passed",) else "other"
 
 
 # ------------------------------------------------------------------ failures
@@ -247,8 +251,7 @@ def _code(code: str, docs_url: str) -> Iterator[str]:
     if not code:
         return
     entry = by_code()[code]
-    address = pointer(code, docs_url).partition(": ")[2]
-    where = escape(address)
+    where = escape(explained_at(code, docs_url))
     where = f'<a href="{where}">{where}</a>' if docs_url else f"<code>{where}</code>"
     yield (
         f"<details><summary><strong>{code}</strong>: {_prose(entry.title)}</summary>"

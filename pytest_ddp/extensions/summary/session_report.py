@@ -113,7 +113,7 @@ class SessionReport:
         return TestRow(
             nodeid=nodeid,
             is_ddp=bool(noted),
-            verdict=_verdict(words),
+            words=_words(words),
             reason=reasons[0] if reasons else "",
             world_size=int(world_size),
             backend=str(backend),
@@ -187,10 +187,10 @@ def _program() -> list[str]:
     return ["python", "-m", "pytest"] if by_module else ["pytest"]
 
 
-def _verdict(words: Sequence[str]) -> str:
-    """From those of all phases and subtests; the test's own call comes after its subtests."""
+def _words(words: Sequence[str]) -> tuple[str, ...]:
+    """The verdict of those of all phases and subtests; the own call comes after its subtests."""
     bad = [word for word in words if word in ("failed", "error")]
-    return " + ".join(dict.fromkeys(bad)) or (words[-1] if words else "did not end")
+    return tuple(dict.fromkeys(bad)) or (words[-1] if words else "did not end",)
 
 
 def _word(report: pytest.TestReport) -> str:

@@ -25,7 +25,7 @@ from torch import (
 from torch._C._distributed_c10d import DebugLevel, get_debug_level, set_debug_level
 from torch.distributed import is_initialized
 
-from pytest_ddp.protocol.messages import Leak
+from pytest_ddp.protocol.messages import Change, Leak
 from pytest_ddp.rank.cleanup.leftovers import TRACKER
 from pytest_ddp.rank.exits import crash_stacks
 from pytest_ddp.rank.groups import torch_state
@@ -121,11 +121,11 @@ class Settings:
             },
         )
 
-    def restore(self) -> tuple[str, ...]:
+    def restore(self) -> tuple[Change, ...]:
         """Restore these settings.
 
         Returns:
-            what had been changed, in words; empty if nothing had.
+            what had been changed; empty if nothing had.
         """
         now = Settings.now()
         if now == self:
@@ -136,7 +136,7 @@ class Settings:
         for name, words, set_back in _SETTERS:
             ours, theirs = getattr(self, name), getattr(now, name)
             if ours != theirs:
-                changes.append(f"{words} ({ours} -> {theirs})")
+                changes.append(Change(words, f"{ours} -> {theirs}"))
                 with contextlib.suppress(OSError):
                     set_back(ours)
         return tuple(changes)
@@ -196,11 +196,11 @@ _SETTERS: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
 """All settings but environment, handlers and limits: field, words, function that restores it."""
 
 
-def _restore_handlers(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> Iterator[str]:
+def _restore_handlers(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> Iterator[Change]:
     for number, our, their in zip(crash_stacks.WATCHED, ours, theirs, strict=True):
         if our != their:
             signal.signal(number, signal.SIG_DFL if our is None else our)
-            yield f"the handler of {number.name} ({_name(our)} -> {_name(their)})"
+            yield Change(f"the handler of {number.name}", f"{_name(our)} -> {_name(their)}")
 
 
 def _limits() -> tuple[tuple[int, int], ...]:
@@ -209,12 +209,12 @@ def _limits() -> tuple[tuple[int, int], ...]:
 
 def _restore_limits(
     ours: tuple[tuple[int, int], ...], theirs: tuple[tuple[int, int], ...]
-) -> Iterator[str]:
+) -> Iterator[Change]:
     for (name, number), our, their in zip(_LIMITS.items(), ours, theirs, strict=True):
         if our != their:
             with contextlib.suppress(ValueError):  # only root may raise a hard limit again
                 resource.setrlimit(number, our)
-            yield f"{name} ({our[0]} -> {their[0]})"
+            yield Change(name, f"{our[0]} -> {their[0]}")
 
 
 def _name(handler: Any) -> str:
@@ -222,7 +222,7 @@ def _name(handler: Any) -> str:
     return str(getattr(handler, "name", getattr(handler, "__qualname__", handler)))
 
 
-def _restore_environment(ours: dict[bytes, bytes], theirs: dict[bytes, bytes]) -> Iterator[str]:
+def _restore_environment(ours: dict[bytes, bytes], theirs: dict[bytes, bytes]) -> Iterator[Change]:
     differ = (name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
     names = sorted(name for name in differ if not name.startswith(_TOOL_CACHES))
     for name in names:
@@ -237,7 +237,7 @@ def _restore_environment(ours: dict[bytes, bytes], theirs: dict[bytes, bytes]) -
     }
     texts = [f"{verb} {_listed(some)}" for verb, some in done.items() if some]
     if texts:
-        yield f"the environment ({'; '.join(texts)})"
+        yield Change("the environment", "; ".join(texts))
 
 
 def _listed(names: list[bytes]) -> str:
@@ -390,7 +390,7 @@ class Cleanup:
         crash_stacks.rearm()
         self._settings = Settings.now()
         self._company = LiveResources.now()
-        self.changes: tuple[str, ...] = ()
+        self.changes: tuple[Change, ...] = ()
         self._limits_stay = False
         """The test lowered a hard limit, which could not be raised again."""
         self.leaks: tuple[Leak, ...] = ()

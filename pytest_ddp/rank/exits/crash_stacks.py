@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import IO, Any, NoReturn
 
+from pytest_ddp.protocol.messages import Change
 from pytest_ddp.system.stdlib import faulthandler, mmap, os, signal
 
 _HANDLERS_STACK = 1 << 18
@@ -130,14 +131,14 @@ def _native(number: signal.Signals) -> int | None:
     return _handler.value
 
 
-def rearm() -> tuple[str, ...]:
+def rearm() -> tuple[Change, ...]:
     """Reinstall handlers that a test has removed by accident, and cancel dump_traceback_later.
 
     Python does not know of faulthandler's handlers: a test that restores the handler that Python
     had reported has removed ours, and is not to blame. Handlers that Python knows of stay.
 
     Returns:
-        what was removed on purpose, in words.
+        what was removed on purpose.
     """
     faulthandler.cancel_dump_traceback_later()
     lost = [number for number, ours in _ours.items() if _is_lost(number, *ours)]
@@ -147,7 +148,7 @@ def rearm() -> tuple[str, ...]:
         _register_signals(_keep[0])
     if faulthandler.is_enabled():
         enable(again=not _REGISTERED.issuperset(lost))
-    return (f"faulthandler's handler of {', '.join(gone)} (on -> off)",) if gone else ()
+    return (Change(f"faulthandler's handler of {', '.join(gone)}", "on -> off"),) if gone else ()
 
 
 def _is_lost(number: signal.Signals, known: Any, native: int | None) -> bool:

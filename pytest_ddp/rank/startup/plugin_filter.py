@@ -57,6 +57,8 @@ class PluginFilter:
         self._is_own = CodeOwnership().is_own
         self.problems: list[str] = []
         """Which plugins were left out, and why."""
+        self.left_out: dict[str, str] = {}
+        """The same in short, by the name of the plugin."""
 
     def pytest_plugin_registered(self, plugin: object) -> None:
         module = getattr(plugin, "__module__", None) or getattr(plugin, "__name__", "")
@@ -152,6 +154,7 @@ class PluginFilter:
         manager = self._config.pluginmanager
         name = manager.get_name(plugin)
         manager.unregister(plugin)
+        self.left_out[str(name)] = f"its {hook} fails there"
         self.problems.append(
             f"the plugin {name} is left out of the ranks of ddp tests, since its {hook} fails "
             f"there: {type(problem).__name__}: {problem}. Tests that need it there will fail; "

@@ -12,7 +12,7 @@ from sys import _current_exceptions
 from types import FrameType
 from typing import Any
 
-from pytest_ddp.protocol.rank_status import Handled, Raised
+from pytest_ddp.protocol.rank_status import CodeLine, Handled, Raised
 from pytest_ddp.rank.operations.origins import raised_at
 from pytest_ddp.rank.status.phase_stack import kind_of, message_of
 from pytest_ddp.system.stdlib import gc, inspect
@@ -64,7 +64,7 @@ def _chain(error: BaseException) -> Iterator[Raised]:
             continue
         if (line := raised_at(found.__traceback__)) is not None:
             code, number = line
-            place = f"{code.co_filename}:{number} in {code.co_name}"
+            place = str(CodeLine(code.co_filename, number, code.co_name))
             yield Raised(kind_of(found), message_of(found), place)
         found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
 

@@ -13,6 +13,7 @@ from sys import _getframe
 from types import CodeType, FrameType
 from typing import NamedTuple
 
+from pytest_ddp.protocol.rank_status import CodeLine, PhaseNames
 from pytest_ddp.protocol.status_page import PHASE, SEEN, StatusPage, note_of, seen_note_of
 from pytest_ddp.rank.operations.origins import callers, stack_of, user_frame, user_frame_of
 from pytest_ddp.system.stdlib import threading
@@ -56,6 +57,7 @@ class Anchor(NamedTuple):
 class _Phase(NamedTuple):
     """A phase; reused when it begins again at the same line inside the same outer phases."""
 
+    name: str
     text: str
     """``call: warm-up: backward``."""
     outer: bool
@@ -90,7 +92,7 @@ class PhaseStack:
         self._test += 1
         self._known.clear()
         note = note_of(phase, site, self._test)
-        self._open: list[tuple[_Phase, Anchor | None]] = [(_Phase(phase, True, note), None)]
+        self._open: list[tuple[_Phase, Anchor | None]] = [(_Phase(phase, phase, True, note), None)]
         self._page.write(PHASE, note)
 
     def note_exception(self, error: Exception, site: str) -> None:
@@ -189,7 +191,7 @@ class PhaseStack:
         """True while the main thread is in a backward pass, and not in a user's phase of that name;
         for any thread."""
         phase = self._open[-1][0]
-        return not phase.outer and phase.text.endswith(f": {BACKWARD}")
+        return not phase.outer and phase.name == BACKWARD
 
     def in_torch(self) -> bool:
         """True inside a phase of torch, and on any thread but the main one."""
@@ -211,9 +213,9 @@ class PhaseStack:
         key = (self._open[around][0].text, name, code.co_filename, line)
         phase = self._known.get(key)
         if phase is None:
-            text = ": ".join(filter(None, key[:2]))
-            site = f"{code.co_filename}:{line} in {code.co_name}"
-            phase = self._known[key] = _Phase(text, outer, note_of(text, site, self._test))
+            text = str(PhaseNames(*key[:2]))
+            site = str(CodeLine(code.co_filename, line, code.co_name))
+            phase = self._known[key] = _Phase(name, text, outer, note_of(text, site, self._test))
         self._open.append((phase, anchor))
         self._page.write(PHASE, phase.note)
         return len(self._open) - 1
@@ -228,7 +230,7 @@ def place_of(stack: Iterable[FrameType]) -> str:
     found = user_frame_of(stack)
     if found is None:
         return ""
-    return f"{found.f_code.co_filename}:{found.f_lineno} in {found.f_code.co_name}"
+    return str(CodeLine(found.f_code.co_filename, found.f_lineno, found.f_code.co_name))
 
 
 # ------------------------------------------------------------------ exceptions in words

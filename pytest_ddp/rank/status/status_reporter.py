@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._C import _distributed_c10d
@@ -68,6 +68,21 @@ _JOINING = ("/threading.py", "/queue.py", "/selectors.py", "/concurrent/futures/
 """Files of the standard library in which a thread sleeps until another thread acts."""
 
 _TOWARDS = {"send": "to", "recv": "from"}
+
+
+class _ThreadOperation(NamedTuple):
+    """An operation that a thread waits in."""
+
+    words: str
+    """Empty if it waits in none."""
+    name: str = ""
+    """The public name; empty for the start of the test."""
+    receiver: int | None = None
+    """Global rank, for a message to or from a known one."""
+
+
+_NOTHING = _ThreadOperation("")
+
 _MANY = 8
 """Ranks that are listed for a new group before the list is cut short."""
 
@@ -221,7 +236,10 @@ class StatusReporter:
         counts = self._group.counts()
         moves = (exchanges, *(count.collectives for count in counts))
         blocked = bool(waits) and state != "R"
-        beside = "; ".join(dict.fromkeys(threads.values()))
+        beside = "; ".join(dict.fromkeys(thread.words for thread in threads.values()))
+        first = next(iter(threads.values()), _NOTHING)
+        if not engaged.words and _is_joining(frame):
+            engaged = first._replace(words=beside)
         # A rank that is held waits for nobody, whatever it sleeps in.
         held = self._operations.held(self._main.ident or 0)
         return RankStatus(
@@ -239,8 +257,11 @@ class StatusReporter:
             phase=phase,
             place=place,
             # Also while it is awake: a wait on a FileStore polls its file every 10 ms.
-            engaged="" if blocked or held else engaged or (beside if _is_joining(frame) else ""),
+            engaged="" if blocked or held else engaged.words,
+            engaged_name="" if blocked or held else engaged.name,
+            engaged_receiver=None if blocked or held else engaged.receiver,
             beside=held or beside,
+            beside_name="" if held else first.name,
             handled=handled,
             backwards=self._lifecycle.backwards - self._backwards,
             in_backward=self._lifecycle.in_backward(),
@@ -334,36 +355,39 @@ class StatusReporter:
         from_python = self._called_from_python()
         return tuple(wait for wait in begun if (wait.group, wait.number) not in from_python)
 
-    def _engaged(self, stack: Sequence[FrameType]) -> str:
+    def _engaged(self, stack: Sequence[FrameType]) -> _ThreadOperation:
         if self._at_start:
-            return "start of the test"
+            return _ThreadOperation("start of the test")
         return self._operation(self._main.ident or 0, stack)
 
-    def _other_threads(self) -> dict[int, str]:
+    def _other_threads(self) -> dict[int, _ThreadOperation]:
         """The operations that threads other than the main one wait in, by thread identifier."""
         return {
-            thread.ident or 0: f"{words} in thread {thread.name}"
+            thread.ident or 0: found._replace(words=f"{found.words} in thread {thread.name}")
             for thread in threading.enumerate()
-            if _may_communicate(thread) and (words := self._operation_of(thread))
+            if _may_communicate(thread) and (found := self._operation_of(thread)).words
         }
 
-    def _operation_of(self, thread: threading.Thread) -> str:
-        """The operation that another thread waits in, in words; also in its backward pass."""
+    def _operation_of(self, thread: threading.Thread) -> _ThreadOperation:
+        """The operation that another thread waits in; also in its backward pass."""
         stack = stack_of(thread.ident)
-        words = self._operation(thread.ident or 0, stack)
+        found = self._operation(thread.ident or 0, stack)
         is_in_engine = _is_in_engine(next(iter(stack), None))
-        if words or not is_in_engine or _activity(thread.native_id)[0] == "R":
-            return words
+        if found.words or not is_in_engine or _activity(thread.native_id)[0] == "R":
+            return found
         begun, _ = self._issued()
-        return ", ".join(
+        waits = self._issued_by_cpp(begun)
+        words = ", ".join(
             f"{wait.operation} #{wait.number} of {group_words(wait.group, wait.members)}"
-            for wait in self._issued_by_cpp(begun)
+            for wait in waits
         )
+        return _ThreadOperation(words, waits[0].operation if waits else "")
 
-    def _operation(self, thread: int, stack: Sequence[FrameType]) -> str:
-        """The operation that a thread waits in, in words."""
+    def _operation(self, thread: int, stack: Sequence[FrameType]) -> _ThreadOperation:
+        """The operation that a thread waits in."""
         if (exchange := self._side_channel.wait(thread)) is not None:
-            return f"{exchange.operation} #{exchange.number}"
+            words = f"{exchange.operation} #{exchange.number}"
+            return _ThreadOperation(words, exchange.operation)
         call = self._operations.waiting.get(thread)
         if call is None:
             return self._public_call(stack)
@@ -371,22 +395,25 @@ class StatusReporter:
         if call.tag is not None and call.root is not None:
             known = 0 <= call.root < len(members)
             peer = f"rank {members[call.root]}" if known else "any rank"
-            return f"{call.name} {_TOWARDS[call.name]} {peer} (tag {call.tag})"
+            words = f"{call.name} {_TOWARDS[call.name]} {peer} (tag {call.tag})"
+            return _ThreadOperation(words, call.name, members[call.root] if known else None)
         number = call.number - self._group.journal.issued_before(call.group)
         of_group = f" #{number} of {group_words(call.group, members)}"
-        return f"{call.name}{of_group if call.number and members else ''}"
+        words = f"{call.name}{of_group if call.number and members else ''}"
+        return _ThreadOperation(words, call.name)
 
-    def _public_call(self, stack: Sequence[FrameType]) -> str:
+    def _public_call(self, stack: Sequence[FrameType]) -> _ThreadOperation:
         called = _outermost_call(stack)
         if called is None:
-            return ""
+            return _NOTHING
         name = called.f_code.co_name
         if name != NEW_GROUP:
-            return name
+            return _ThreadOperation(name, name)
         # Ranks that make groups in different orders wait for each other in the same line.
         number = self._group.numbered()
         which = f" #{number}" if number > 0 else ""
-        return f"{name}{which} ({_listed(called.f_locals.get('ranks'))})"
+        ranks = _listed(called.f_locals.get("ranks"))
+        return _ThreadOperation(f"{name}{which} ({ranks})", name)
 
     def _called_from_python(self) -> set[tuple[str, int]]:
         before = self._group.journal.issued_before

@@ -46,7 +46,7 @@ def test_rank_that_does_not_wait_is_the_cause(other: TimeoutSnapshot, state: str
 def test_groups_that_ranks_have_made_are_shown_beside_one_that_is_being_made() -> None:
     """Also those of ranks that have ended; and no group in a timeout of another kind."""
     first = standing(new_groups=(NewGroup(1, (0, 1)), NewGroup(3, (0, 2, 3))))
-    makes = standing(engaged="new_group #1 (ranks 1, 2)")
+    makes = standing(engaged="new_group #1 (ranks 1, 2)", engaged_name="new_group")
     expiry = diagnose_timeout([look(0, first, ended=True), look(1, makes), look(2, RUNS)])
     assert expiry.remarks == {0: "has made new_group #1 (ranks 0-1), #3 (ranks 0, 2-3)"}
     assert diagnose_timeout([look(0, first, ended=True), look(1, SENDS)]).remarks == {}

@@ -40,7 +40,10 @@ ENDED = Hang(
 )
 CIRCLE = replace(ENDED, kind=HangKind.FOR_EACH_OTHER)
 UNLIKE = replace(ENDED, kind=HangKind.MISMATCH)
-IN_NEW_GROUP = Expiry((), (RankLine(0, "waits", "call: new_group", "new_group #1 (all)", ""),))
+IN_NEW_GROUP = Expiry(
+    (),
+    (RankLine(0, "waits", "call: new_group", "new_group #1 (all)", "", operation="new_group"),),
+)
 KILLED = dead(returncode=-signal.SIGKILL)
 FINDING = Finding("ranks noted unlike things", "DDP-999")
 EXCEPTION = "raise RuntimeError({!r})"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_ddp.outcome.outcome import MessageRoute, RankOutcome, UnmatchedMessages
-from pytest_ddp.protocol.messages import Finished, Leak, Warned
+from pytest_ddp.protocol.messages import Change, Finished, Leak, Warned
 from pytest_ddp.verdict.notices import DdpWarning, Messages
 from tests.unit.handmade import NODEID, done, passing, run
 
@@ -60,7 +60,10 @@ def warned(category: str = "builtins:FutureWarning", message: str = "soon gone")
     return Warned(category, message, "/src/a.py", 7, "runtest", NODEID)
 
 
-def changing(number: int, *changes: str, **known: Any) -> RankOutcome:
+CWD, DTYPE = Change("cwd"), Change("dtype")
+
+
+def changing(number: int, *changes: Change, **known: Any) -> RankOutcome:
     return replace(passing(number), done=replace(done(), changes=changes, **known))
 
 
@@ -124,7 +127,7 @@ def test_good_test_leaves_no_remark(config: FakeConfig, messages: Messages) -> N
 
 
 def test_change_names_its_ranks_unless_it_was_all(config: FakeConfig, messages: Messages) -> None:
-    outcome = run(changing(0, "cwd"), changing(1, "cwd", "dtype"), changing(2, "cwd", "dtype"))
+    outcome = run(changing(0, CWD), changing(1, CWD, DTYPE), changing(2, CWD, DTYPE))
     messages.after_test(outcome, [])
     assert config.texts() == [
         f"{NODEID}: changed cwd; restored",
@@ -187,7 +190,7 @@ def test_threads_of_other_names_are_alike_but_for_an_address(
 
 
 def test_change_is_told_once_however_it_differs(config: FakeConfig, messages: Messages) -> None:
-    outcome = run(*(changing(rank, f"the directory (/a -> /{rank})") for rank in range(2)))
+    outcome = run(*(changing(rank, Change("the directory", f"/a -> /{rank}")) for rank in range(2)))
     messages.after_test(outcome, [])
     assert config.texts() == [f"{NODEID}: changed the directory (/a -> /0; /a -> /1); restored"]
 

@@ -41,6 +41,7 @@ def test_states_and_verdict_are_coloured() -> None:
     assert any("rank 0  " in line and GREEN in line and "passed" in line for line in lines)
     assert any("rank 1  " in line and RED in line and "died" in line for line in lines)
     assert any("rank 2  " in line and YELLOW in line and "stopped" in line for line in lines)
+    assert any(line.startswith(f"{BOLD}> tests/test_made.py:14") for line in lines)
 
 
 def test_without_colour_nothing_changes() -> None:

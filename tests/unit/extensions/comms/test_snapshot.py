@@ -64,7 +64,9 @@ def test_ranks_that_do_the_same_are_one_entry() -> None:
 
 
 def test_a_form_for_cpus_is_said() -> None:
-    assert "# * torch asks for something else" in file_of(operations("all_gather* 1 B dp"))
+    (one,) = operations("all_gather* 1 B dp")
+    assert "# * torch asks for something else" in file_of([one._replace(is_cpu_form=True)])
+    assert "# *" not in file_of([one])
     assert "# *" not in file_of(operations("all_gather 1 B dp"))
 
 
