@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+from pathlib import Path
+from typing import Any, ClassVar
+
 import pytest
 from ddp_conformance import TrainLoop, UndecidedError
 from ddp_conformance.determinism.mutants.part_mutants import ReadsByItself
@@ -20,6 +24,46 @@ class SavesAtTheEndAlone(ReadsByItself):
 
     def save_on_the_way(self) -> None:
         return
+
+
+class SavesNothing(ReadsByItself):
+    """Has no checkpoint at the end of its leg."""
+
+    def save(self, path: Path) -> None:
+        return
+
+
+class BeginsAnew(ReadsByItself):
+    """Opens no checkpoint."""
+
+    def read(self, path: Path) -> Any:
+        return self.content()
+
+
+class Remembers(ReadsByItself):
+    """Goes on with what this process has kept."""
+
+    kept: ClassVar[dict[Path, Any]] = {}
+
+    def save(self, path: Path) -> None:
+        super().save(path)
+        self.kept[path] = copy.deepcopy(self.content())
+
+    def read(self, path: Path) -> Any:
+        return copy.deepcopy(self.kept[path])
+
+
+@pytest.mark.ddp(world_size=2)
+def test_a_loop_that_saves_nothing() -> None:
+    with pytest.raises(UndecidedError, match=r"left nothing at the path of Leg\.save$"):
+        check_of("DET-07", TrainLoop(SavesNothing, RESUMES))
+
+
+@pytest.mark.ddp(world_size=2)
+@pytest.mark.parametrize("make", [BeginsAnew, Remembers])
+def test_a_loop_that_does_not_open_its_checkpoint(make: type[ReadsByItself]) -> None:
+    with pytest.raises(UndecidedError, match="goes on as well without any file of its checkpoint"):
+        check_of("DET-07", TrainLoop(make, RESUMES))
 
 
 @pytest.mark.ddp(world_size=2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from pathlib import Path
@@ -23,6 +23,7 @@ from ddp_conformance.determinism.history import (
     HeldModule,
     LoopLoss,
     LoopParameters,
+    LoopRaised,
     LoopStep,
     RebuildsBuckets,
     Sketch,
@@ -33,6 +34,7 @@ from ddp_conformance.framework.case import Case
 from ddp_conformance.framework.digests import digest_of
 from ddp_conformance.framework.history import Record
 from ddp_conformance.framework.ranks import Ranks, gpu_of
+from ddp_conformance.framework.recording import describe
 from pytest_ddp.rank.equality import is_dtensor
 
 LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK")
@@ -96,11 +98,37 @@ class Notes:
 
 def run_leg(subject: TrainLoop, case: Case, run: str, leg: Leg, turn: int) -> list[Record]:
     """Call the loop once, with random states that differ from those of other calls and ranks."""
-    nemesis.scatter(f"turn {turn} of a loop", case.rank)
     notes = Notes(case.rank, run)
+    _call(subject, case, leg, turn, notes)
+    return notes.records
+
+
+def try_leg(
+    subject: TrainLoop, case: Case, run: str, leg: Leg, turn: int, tell: Callable[[bool], None]
+) -> list[Record]:
+    """As :func:`run_leg`, for a call that the loop may refuse by an exception or an exit code.
+
+    Args:
+        tell: called with whether it has raised; in the handler of the exception, so that a hang of
+            peers that go on is told with it.
+    """
+    notes = Notes(case.rank, run)
+    try:
+        _call(subject, case, leg, turn, notes)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, SystemExit) and not error.code:
+            raise
+        notes.records.append(LoopRaised(case.rank, run, describe(error)))
+        tell(True)
+    else:
+        tell(False)
+    return notes.records
+
+
+def _call(subject: TrainLoop, case: Case, leg: Leg, turn: int, notes: Notes) -> None:
+    nemesis.scatter(f"turn {turn} of a loop", case.rank)
     with notes.block, wrapping_followed(notes), followed(notes.changes):
         subject.make(case, leg, notes)
-    return notes.records
 
 
 @contextmanager

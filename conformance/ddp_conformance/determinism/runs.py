@@ -13,6 +13,7 @@ from ddp_conformance.determinism.loops import (
     device_memory,
     memory_in_use,
     run_leg,
+    try_leg,
 )
 from ddp_conformance.determinism.subjects import Leg, TrainLoop
 from ddp_conformance.framework.case import Case
@@ -54,6 +55,19 @@ class LoopOnRanks:
         """Call it on all ranks, and wait until it has returned on all of them."""
         self._group.begin_try()
         return on_all(self._ranks, lambda: run_leg(self._subject, self._case, run, leg, turn))
+
+    def attempt(self, run: str, leg: Leg, turn: int) -> list[Record]:
+        """The same for a call that ranks may refuse; a rank that raises is waited for by none."""
+        self._group.begin_try()
+        raised: list[bool] = []
+
+        def tell(own: bool) -> None:
+            raised.extend(self._ranks.gather(own))
+
+        records = try_leg(self._subject, self._case, run, leg, turn, tell)
+        if any(raised):
+            self._group.give_up()
+        return records
 
 
 def repeated(subject: TrainLoop, case: Case, ranks: Ranks) -> Iterator[Record]:

@@ -36,7 +36,7 @@ class Loop:
         self.epoch = self.step = 0
         self.loss = 0.0
         if leg.resume is not None:
-            self.load(torch.load(leg.resume, "cpu", weights_only=False))
+            self.load(self.read(leg.resume))
         watch.begin(self.model, self.dataset)
         self.save_on_the_way()
         self.train()
@@ -177,6 +177,10 @@ class Loop:
             "step": self.step,
             "ranks": everyone,
         }
+
+    def read(self, path: Path) -> Any:
+        """The content of a checkpoint."""
+        return torch.load(path, "cpu", weights_only=False)
 
     def load(self, content: Any) -> None:
         """Restore the state of a checkpoint."""
