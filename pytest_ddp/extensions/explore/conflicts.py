@@ -9,8 +9,9 @@ Pure. A thing is a kind and a name. These kinds have rules of their own:
 - ``folder PATH``: which entries a folder has, ``.`` for the topmost. Making and removing entries
   changes it, listing it reads it (as does removing it, which succeeds if it has none). Two changes
   are no conflict, since they are of two entries, or a conflict of one entry.
-- ``mailbox NAME``: messages to a rank. Which of them is received first is chance only for a
-  receive of any source (:data:`FROM_ANY`); without one, nothing in it conflicts.
+- ``mailbox NAME``: messages to a rank. Which of two comes first matters only to a receive from any
+  source (:data:`FROM_ANY`); without one, nothing in it conflicts. With one, two sends conflict and
+  two receives do, but not a send and a receive, since messages wait for receives.
 
 Any other kind, such as ``key``, ``lock`` or the user's own, is a thing without a rule.
 """
@@ -53,6 +54,12 @@ class Conflict(NamedTuple):
     held: Event
     """The point at which holding the first one's thread lets the second come before: the first
     itself, or the last point before it."""
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether neither only passes a folder that the other one makes or removes: where each
+        rank makes a folder unless it exists, all that they do in it conflicts with that."""
+        return THROUGH not in (self.use.verb, self.other_use.verb)
 
     @property
     def kind(self) -> Kind:
@@ -99,8 +106,9 @@ class _Use(NamedTuple):
     moment: _Moment
 
 
-_Line: TypeAlias = tuple[int, str, bool]
-"""Where uses of a thing are alike: a thread, a line of it, and whether it changes the thing."""
+_Line: TypeAlias = tuple[int, str, bool, bool]
+"""In what uses of a thing are alike: a thread, a line of it, whether it changes the thing, and
+whether it receives from any."""
 
 
 def _things(threads: Sequence[Events]) -> Iterator[dict[_Line, list[_Use]]]:
@@ -117,13 +125,12 @@ def _things(threads: Sequence[Events]) -> Iterator[dict[_Line, list[_Use]]]:
                 repeat = access, event.point, event.site, communications
                 repeats[repeat] += 1
                 if repeats[repeat] <= _KEPT_REPEATS:
-                    line = thread, event.site or event.point, access.changes
-                    spot = Spot(thread, number)
+                    spot, from_any = Spot(thread, number), access.verb == FROM_ANY
+                    line = thread, event.site or event.point, access.changes, from_any
                     use = _Use(event, access, place, spot, (event.at, spot))
                     things[access.thing][line].append(use)
     for thing, lines in things.items():
-        from_any = (use.access.verb == FROM_ANY for line in lines.values() for use in line)
-        if _kind_of(thing) != "mailbox" or any(from_any):
+        if _kind_of(thing) != "mailbox" or any(from_any for *_, from_any in lines):
             yield lines
 
 
@@ -142,8 +149,8 @@ def _accesses(event: Event) -> Iterator[Access]:
 
 def _next_in_conflict(use: _Use, lines: dict[_Line, list[_Use]], order: Order) -> Iterator[_Use]:
     """Of each line that a use conflicts with, the next use."""
-    for (thread, _, changes), line in lines.items():
-        if thread == use.spot.thread or not _conflict(use.access, changes=changes):
+    for (thread, *_), line in lines.items():
+        if thread == use.spot.thread or not _conflict(use.access, line[0].access):
             continue
         for other in line[bisect(line, use.moment, key=attrgetter("moment")) :]:
             # Clocks of two ranks may differ a little, and then the later one has come before.
@@ -154,10 +161,15 @@ def _next_in_conflict(use: _Use, lines: dict[_Line, list[_Use]], order: Order) -
                 break
 
 
-def _conflict(access: Access, *, changes: bool) -> bool:
-    if _kind_of(access.thing) == "folder":
-        return access.changes != changes
-    return access.changes or changes
+def _conflict(one: Access, other: Access) -> bool:
+    """Whether two uses of a thing conflict if nothing orders them."""
+    match _kind_of(one.thing):
+        case "folder":
+            return one.changes != other.changes
+        case "mailbox":
+            return (one.verb == FROM_ANY) == (other.verb == FROM_ANY)
+        case _:
+            return one.changes or other.changes
 
 
 def _kind_of(thing: str) -> str:

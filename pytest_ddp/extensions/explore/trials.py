@@ -82,13 +82,30 @@ class Exploration:
         """Of how many of these some conflict was not yet tried in both orders."""
         return len({c.kind for pair, c in self._conflicts.items() if pair not in self._done})
 
-    def turned(self) -> tuple[Conflict, ...]:
-        """The conflicts whose order the last run has turned around; those of its own holds first,
-        then from the latest."""
+    def turned(self) -> list[Conflict]:
+        """What the last run has turned around: for each of its holds the most telling conflict,
+        where one is known."""
         run = self._runs[-1]
-        found = [c for pair, c in self._conflicts.items() if run.has_turned(*pair)]
-        own = [conflict for conflict in found if _hold(conflict) in run.schedule]
-        return *own, *(conflict for conflict in reversed(found) if conflict not in own)
+        turned = [c for pair, c in self._conflicts.items() if run.has_turned(*pair)]
+        found = []
+        for hold in run.schedule:
+            # Ranks that have died leave no events: what was meant to be turned around comes last.
+            found += [
+                *(conflict for conflict in turned if _hold(conflict) == hold),
+                *(conflict for conflict in reversed(turned) if conflict.held.thread == hold.thread),
+                *(conflict for conflict in self._conflicts.values() if _hold(conflict) == hold),
+            ][:1]
+        return found
+
+    def sites(self) -> dict[Hold, str]:
+        """The lines of the points at which the last run was held, where they are known."""
+        wanted = self._runs[-1].schedule
+        return {
+            hold: event.site
+            for run in self._runs
+            for event, (hold, since) in run.names.items()
+            if hold in wanted and not since and event.site
+        }
 
     def _open(self) -> list[tuple[_Pair, Conflict]]:
         """The conflicts to be tried that have a point which plain runs reach."""
@@ -106,7 +123,7 @@ class Exploration:
             views[conflict.kind].add(_view(conflict))
         candidates = [conflict for _, conflict in self._open()]
         # sorted() keeps the order of what is equal, here that of time.
-        for conflict in sorted(candidates, key=lambda c: len(views[c.kind])):
+        for conflict in sorted(candidates, key=lambda c: (len(views[c.kind]), not c.is_direct)):
             if _view(conflict) not in views[conflict.kind]:
                 yield _hold(conflict)
         yield from self._begins()

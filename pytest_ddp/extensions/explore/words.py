@@ -16,14 +16,14 @@ _LONGEST_NAME = 40
 
 
 def heading(
-    schedule: Schedule, sites: Mapping[Hold, str], conflict: Conflict | None, others: str
+    schedule: Schedule, sites: Mapping[Hold, str], turned: Sequence[Conflict], others: str
 ) -> str:
     """The lines above the verdict of a run that has failed under a schedule.
 
     Args:
         schedule: of the run.
         sites: the line of each hold's point, as far as known.
-        conflict: what the schedule has turned around, if that is known.
+        turned: the conflicts that the schedule has turned around, as far as known.
         others: how other runs ended, as :func:`other_runs` writes it; empty where there are none.
     """
     passes = "; passes otherwise" if others else ""
@@ -36,7 +36,7 @@ def heading(
             lines += _wrapped(f"{number}. {_late(hold, sites)}")
     if others:
         lines += _wrapped(f"({others})")
-    if conflict:
+    for conflict in turned:
         lines += _wrapped(conflict_text(conflict))
     return "\n".join(lines)
 
@@ -160,18 +160,24 @@ def _thread(thread: RankThread) -> str:
 
 def _does(event: Event, use: Access, thing: str) -> str:
     site = f" at {event.site}" if event.site else ""
-    return f"{_thread(event.thread)} {use.verb} {thing}{site}".replace("  ", " ")
+    return f"{_thread(event.thread)} {use.verb} {thing}{site}"
 
 
 def _thing(use: Access) -> str:
     kind, _, name = use.thing.partition(" ")
-    if use.verb == FROM_ANY:
-        return "rank"
-    return _shortened(name) if kind in ("file", "entry", "folder", "mailbox") else use.thing
+    match kind:
+        case "mailbox" if use.verb == FROM_ANY:
+            return "rank"
+        case "mailbox":
+            return f"to {name.removeprefix('of ')}"
+        case "file" | "entry" | "folder":
+            return _shortened(name)
+        case _:
+            return f"{kind} {_shortened(name)}"
 
 
 def _thing_again(conflict: Conflict) -> str:
-    if FROM_ANY in (conflict.use.verb, conflict.other_use.verb):
+    if conflict.use.thing.startswith("mailbox ") or conflict.use.thing == "folder .":
         return _thing(conflict.other_use)
     return "it"
 
