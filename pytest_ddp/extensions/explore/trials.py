@@ -7,8 +7,9 @@ comes before it. The holds come in this order:
 2. for each kind again, with another thread held or at the other line;
 3. each started thread at its begin, then each rank at the test's begin;
 4. for each kind its last occurrence;
-5. two holds: one that was tried, and one of a conflict which that run has shown; then two begins;
-6. for each conflict that is left, which is another occurrence of something that was tried.
+5. two holds: one that was tried, and one of a conflict of that run; then two begins. By turns with
+   these come the conflicts that are left: other occurrences of what was tried, which in a long loop
+   would leave no run for two holds.
 
 A conflict needs no hold of its own if an earlier one has turned its order around.
 """
@@ -16,8 +17,9 @@ A conflict needs no hold of its own if an earlier one has turned its order aroun
 from __future__ import annotations
 
 import itertools
+from bisect import bisect
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 from pytest_ddp.extensions.explore.conflicts import Conflict, Kind, conflicts
@@ -51,26 +53,33 @@ class Exploration:
         run = _HeldRun(schedule, threads)
         self._runs.append(run)
         for conflict in run.conflicts:
-            pair = run.names[conflict.first], run.names[conflict.second]
+            pair = run.pair(conflict)
             if pair not in self._conflicts and pair[::-1] not in self._conflicts:
                 self._conflicts[pair] = conflict
                 if any(known.has_in_order(*pair[::-1]) for known in self._runs):
                     self._done.add(pair)
+        tried = {each.schedule for each in self._runs}
         self._done.update(
             pair
             for pair, conflict in self._conflicts.items()
-            if run.has_turned(*pair) or schedule == (_hold(conflict),)
+            if run.has_turned(*pair) or (_hold(conflict),) in tried
         )
 
     def next_schedule(self) -> Schedule | None:
         """The schedule to try; None if there is none left."""
         tried = {run.schedule for run in self._runs}
-        schedules = itertools.chain(
-            ((hold,) for hold in self._single_holds()),
-            self._pairs(),
-            ((_hold(conflict),) for _, conflict in self._open()),
-        )
-        return next((schedule for schedule in schedules if schedule not in tried), None)
+
+        def first(schedules: Iterable[Schedule]) -> Schedule | None:
+            return next((schedule for schedule in schedules if schedule not in tried), None)
+
+        if single := first((hold,) for hold in self._telling_holds()):
+            return single
+        counts = [len(run.schedule) for run in self._runs]
+        since = counts[counts.index(2) :] if 2 in counts else []
+        pair = first(self._pairs())
+        if pair and since.count(1) >= since.count(2):
+            return pair
+        return first((hold,) for hold in self._other_holds()) or pair
 
     @property
     def kinds(self) -> int:
@@ -107,61 +116,93 @@ class Exploration:
             if hold in wanted and not since and event.site
         }
 
-    def _open(self) -> list[tuple[_Pair, Conflict]]:
-        """The conflicts to be tried that have a point which plain runs reach."""
-        plain = set().union(*(run.moments for run in self._runs if not run.schedule))
+    def _open(self) -> list[Conflict]:
+        """The conflicts to be tried with one hold."""
+        plain = self._plain_holds()
         return [
-            (pair, conflict)
+            conflict
             for pair, conflict in self._conflicts.items()
-            if pair not in self._done and (_hold(conflict), 0) in plain
+            if pair not in self._done and _hold(conflict) in plain
         ]
 
-    def _single_holds(self) -> Iterator[Hold]:
+    def _plain_holds(self) -> set[Hold]:
+        """The points that runs without a hold have reached."""
+        plain = (run for run in self._runs if not run.schedule)
+        return {hold for run in plain for hold, since in run.moments if not since}
+
+    def _telling_holds(self) -> Iterator[Hold]:
         views: defaultdict[Kind, set[_View]] = defaultdict(set)
         for pair in self._done:
             conflict = self._conflicts[pair]
             views[conflict.kind].add(_view(conflict))
-        candidates = [conflict for _, conflict in self._open()]
+        open_ = self._open()
         # sorted() keeps the order of what is equal, here that of time.
-        for conflict in sorted(candidates, key=lambda c: (len(views[c.kind]), not c.is_direct)):
+        for conflict in sorted(open_, key=lambda c: (len(views[c.kind]), not c.is_direct)):
             if _view(conflict) not in views[conflict.kind]:
                 yield _hold(conflict)
         yield from self._begins()
-        last = {conflict.kind: pair for pair, conflict in self._conflicts.items()}
-        yield from (
-            _hold(conflict) for pair, conflict in self._open() if last[conflict.kind] == pair
-        )
+        last = {conflict.kind: conflict for conflict in self._conflicts.values()}
+        yield from (_hold(conflict) for conflict in open_ if last[conflict.kind] is conflict)
+
+    def _other_holds(self) -> Iterator[Hold]:
+        """The holds of what is left: of each kind by turns what is farthest from what is done."""
+        places: Counter[Kind] = Counter()
+        done: defaultdict[Kind, list[int]] = defaultdict(list)
+        left: list[tuple[Kind, int, Hold]] = []
+        plain = self._plain_holds()
+        for pair, conflict in self._conflicts.items():
+            kind = conflict.kind
+            places[kind] += 1
+            if pair in self._done:
+                done[kind].append(places[kind])
+            elif (hold := _hold(conflict)) in plain:
+                left.append((kind, places[kind], hold))
+
+        def distance(kind: Kind, place: int) -> int:
+            after = bisect(done[kind], place)
+            return min(abs(place - other) for other in done[kind][max(0, after - 1) : after + 1])
+
+        left.sort(key=lambda each: (len(done[each[0]]), -distance(each[0], each[1])))
+        yield from (hold for *_, hold in left)
 
     def _begins(self) -> list[Hold]:
         """The begins of all threads, if there are several: those that the test starts first."""
-        holds = {
-            hold
-            for run in self._runs
-            if not run.schedule
-            for hold, _ in run.moments
-            if hold.point == BEGIN
-        }
+        holds = [hold for hold in self._plain_holds() if hold.point == BEGIN]
         if len(holds) < 2:
             return []
         return sorted(holds, key=lambda hold: (hold.thread.thread == 0, hold))
 
     def _pairs(self) -> Iterator[Schedule]:
         rated = []
+        plain = self._plain_holds()
         occurrences: Counter[tuple[str, Kind]] = Counter()
+        effects = set()
         for run in self._runs:
-            if len(run.schedule) == 1 and (run.schedule[0], 0) in run.moments:
-                flipped = [pair for pair in self._conflicts if run.has_turned(*pair)]
-                for conflict in run.conflicts:
-                    if schedule := _with_second_hold(run, conflict, flipped):
-                        same = run.schedule[0].point, conflict.kind
-                        one_thread = len({hold.thread for hold in schedule}) == 1
-                        rated.append((one_thread, occurrences[same], schedule))
-                        occurrences[same] += 1
+            if len(run.schedule) != 1 or (run.schedule[0], 0) not in run.moments:
+                continue
+            turned = [pair for pair in self._conflicts if run.has_turned(*pair)]
+            effect = run.schedule[0].thread, *turned
+            if effect in effects:
+                continue
+            effects.add(effect)
+            for conflict in run.conflicts:
+                is_new = _hold(conflict) not in plain
+                if not (is_new or self._is_done(run.pair(conflict))):
+                    continue  # its hold is to be tried alone
+                schedule, still_turned = _with_second_hold(run, conflict, turned)
+                if schedule and (still_turned or is_new):
+                    same = run.schedule[0].point, conflict.kind
+                    one_thread = len({hold.thread for hold in schedule}) == 1
+                    rated.append((one_thread, occurrences[same], schedule))
+                    occurrences[same] += 1
         # sorted() keeps the order of what is equal, here that of the runs.
         yield from (schedule for *_, schedule in sorted(rated, key=lambda each: each[:2]))
         begins = self._begins()
         if len(begins) > 2:
             yield from itertools.permutations(begins, 2)
+
+    def _is_done(self, pair: _Pair) -> bool:
+        return pair in self._done or pair[::-1] in self._done
 
 
 class _HeldRun:
@@ -182,6 +223,10 @@ class _HeldRun:
                 name = point._replace(thread=event.thread), since
                 self.names[event] = name
                 self.moments[name] = event.at
+
+    def pair(self, conflict: Conflict) -> _Pair:
+        """The names of a conflict of this run."""
+        return self.names[conflict.first], self.names[conflict.second]
 
     def has_in_order(self, one: _Name, other: _Name) -> bool:
         """Whether both events came, the one before the other."""
@@ -217,24 +262,26 @@ def _hold(conflict: Conflict) -> Hold:
     return Hold(held.thread, held.point, held.number)
 
 
-def _with_second_hold(run: _HeldRun, conflict: Conflict, flipped: list[_Pair]) -> Schedule | None:
-    """The hold of a run with one that turns a conflict of it around; None if that shows no order
-    which one hold does not show as well."""
+def _with_second_hold(
+    run: _HeldRun, conflict: Conflict, turned: list[_Pair]
+) -> tuple[Schedule, list[_Pair]]:
+    """The hold of a run with one that turns a conflict of this run around.
+
+    Also, of what the first hold has turned around, what two holds still do: if nothing is left,
+    they show no order that the second does not show alone. No schedule if both holds are one.
+    """
     hold, other = run.schedule[0], _hold(conflict)
     if hold == other:
-        return None
+        return (), []
     released, passed = run.moments[hold, 0], conflict.held.at
-    if hold.thread == other.thread:  # the point that the thread reaches first
-        return (other, hold) if passed < released else (hold, other)
-    if conflict.second.thread == hold.thread and conflict.second.at >= released:
+    is_back = conflict.second.thread == hold.thread and conflict.second.at >= released
+    if hold.thread != other.thread and is_back:
         # Only after the first hold does the thread do what must come before the second. What the
         # other thread does from its hold on comes after the first hold as well.
-        flipped = [
+        turned = [
             pair
-            for pair in flipped
+            for pair in turned
             if pair[1][0].thread != other.thread or run.moments[pair[1]] < passed
         ]
-        schedule = hold, other
-    else:
-        schedule = (hold, other) if passed >= released else (other, hold)
-    return schedule if flipped else None
+        return (hold, other), turned
+    return ((hold, other) if passed >= released else (other, hold)), turned

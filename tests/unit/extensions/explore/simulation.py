@@ -8,7 +8,7 @@ program fails depends on its schedule alone, and each run is the same again.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -53,31 +53,31 @@ class World:
         yield Point(f"open:{name}", line, uses)
         return self.files[name]
 
-    def writes(self, name: str, text: str, line: str) -> Iterator[Point]:
+    def writes(self, name: str, text: str, line: str) -> Generator[Point, None, None]:
         uses = _file(name, changes=True, verb="writes"), _entry(name, changes=True, verb="makes")
         yield Point(f"open:{name}", line, uses)
         self.files[name] = text
 
-    def appends(self, name: str, text: str, line: str) -> Iterator[Point]:
+    def appends(self, name: str, text: str, line: str) -> Generator[Point, None, None]:
         yield Point(f"open:{name}", line, (_file(name, changes=True, verb="appends to"),))
         self.files[name] = self.files.get(name, "") + text
 
-    def makes(self, name: str, line: str) -> Iterator[Point]:
+    def makes(self, name: str, line: str) -> Generator[Point, None, None]:
         yield Point(f"mkdir:{name}", line, (_entry(name, changes=True, verb="makes"),))
         assert name not in self.files
         self.files[name] = ""
 
-    def removes(self, name: str, line: str) -> Iterator[Point]:
+    def removes(self, name: str, line: str) -> Generator[Point, None, None]:
         yield Point(f"remove:{name}", line, (_entry(name, changes=True, verb="removes"),))
         del self.files[name]
 
-    def barrier(self, rank: int, number: int, size: int = 2) -> Iterator[Point | Wait]:
+    def barrier(self, rank: int, number: int, size: int = 2) -> Generator[Point | Wait, None, None]:
         tokens = [f"barrier {number} {member}" for member in range(size)]
         yield Point("barrier", gives=(tokens[rank],))
         self.given.add(tokens[rank])
         yield Wait(lambda: self.given.issuperset(tokens), tuple(tokens))
 
-    def sends(self, rank: int, to: int, line: str) -> Iterator[Point]:
+    def sends(self, rank: int, to: int, line: str) -> Generator[Point, None, None]:
         mailbox = Access(f"mailbox of rank {to}", changes=True, verb="sends")
         yield Point("send", line, (mailbox,))
         self.mailboxes.setdefault(to, deque()).append(rank)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ddp.extensions.explore.conflicts import FROM_ANY, Conflict, conflicts
@@ -200,6 +200,7 @@ def may_conflict(one: Event, other: Event) -> bool:
     return use.changes or other_use.changes
 
 
+@settings(deadline=None)
 @given(programs())
 def test_conflicts_are_what_can_come_in_both_orders(events: list[Event]) -> None:
     threads = by_threads(events)
@@ -214,6 +215,7 @@ def test_conflicts_are_what_can_come_in_both_orders(events: list[Event]) -> None
     assert kinds(threads) == expected
 
 
+@settings(deadline=None)
 @given(programs(), st.integers(0, 7), st.integers(0, 7))
 def test_a_token_more_never_adds_a_conflict(events: list[Event], one: int, other: int) -> None:
     giver, taker = sorted((one % len(events), other % len(events)))
@@ -223,6 +225,7 @@ def test_a_token_more_never_adds_a_conflict(events: list[Event], one: int, other
     assert kinds(by_threads(changed)) <= kinds(by_threads(events))
 
 
+@settings(deadline=None)
 @given(programs())
 def test_a_barrier_after_each_access_leaves_no_conflict(events: list[Event]) -> None:
     with_barriers: list[Event] = []
@@ -231,6 +234,7 @@ def test_a_barrier_after_each_access_leaves_no_conflict(events: list[Event]) -> 
     assert not conflicts(by_threads(with_barriers))
 
 
+@settings(deadline=None)
 @given(programs(), st.permutations(range(3)))
 def test_in_which_order_threads_are_recorded_is_nothing_to_conflicts(
     events: list[Event], places: list[int]

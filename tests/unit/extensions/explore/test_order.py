@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ddp.extensions.explore.order import Order, Spot
@@ -48,11 +48,13 @@ def programs(draw: st.DrawFn) -> Threads:
     return by_threads(made)
 
 
+@settings(deadline=None)
 @given(programs())
 def test_events_are_unordered_exactly_if_both_orders_can_come(threads: Threads) -> None:
     assert predicted(threads) == always(threads, orders(threads, tokens_allow(threads)))
 
 
+@settings(deadline=None)
 @given(programs(), st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=3))
 def test_what_has_several_givers_orders_nothing_that_can_come_otherwise(
     threads: Threads, more: list[tuple[int, int]]
@@ -68,6 +70,7 @@ def test_what_has_several_givers_orders_nothing_that_can_come_otherwise(
     assert all((b, a) not in possible for a, b in predicted(result))
 
 
+@settings(deadline=None)
 @given(programs(), st.integers(0, 8), st.integers(0, 8))
 def test_a_token_of_a_cycle_adds_no_order(threads: Threads, place: int, token: int) -> None:
     spots = [Spot(t, e) for t, events in enumerate(threads) for e in range(len(events))]
@@ -112,6 +115,7 @@ def torch_programs(draw: st.DrawFn) -> list[Step]:
     return steps
 
 
+@settings(deadline=None)
 @given(torch_programs())
 def test_records_of_programs_order_what_torch_orders(steps: list[Step]) -> None:
     threads = record(steps)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_ddp.extensions.explore.run_events import RankThread
@@ -26,6 +26,7 @@ _HOLDS = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(_HOLDS, min_size=1, max_size=3, unique=True))
 @example([Hold(RankThread(0), "#1+2@x#3"), Hold(RankThread(1), "%2B"), Hold(RankThread(1), " ")])
 @example([Hold(RankThread(0), "a\udc80b")])
