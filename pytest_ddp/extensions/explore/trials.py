@@ -106,16 +106,6 @@ class Exploration:
             ][:1]
         return found
 
-    def sites(self) -> dict[Hold, str]:
-        """The lines of the points at which the last run was held, where they are known."""
-        wanted = self._runs[-1].schedule
-        return {
-            hold: event.site
-            for run in self._runs
-            for event, (hold, since) in run.names.items()
-            if hold in wanted and not since and event.site
-        }
-
     def _open(self) -> list[Conflict]:
         """The conflicts to be tried with one hold."""
         plain = self._plain_holds()

@@ -13,6 +13,8 @@ from pytest_ddp.extensions.explore.schedule import Hold, Schedule, schedule_text
 _WIDTH = 100
 _LONGEST_NAME = 40
 """Columns; of a longer name its end is shown."""
+_SHORTER_NAME = 20
+"""Columns, where the first line is too long otherwise."""
 
 
 def heading(
@@ -28,16 +30,17 @@ def heading(
     """
     passes = "; passes otherwise" if others else ""
     if len(schedule) == 1:
-        lines = [f"fails when {_late(schedule[0], sites)}{passes}"]
+        lines = [_first_line(schedule[0], sites, passes)]
     else:
-        late = " and then ".join(_thread(hold.thread) for hold in schedule)
-        lines = [f"fails when {late} are late{passes}"]
+        threads = list(dict.fromkeys(_thread(hold.thread) for hold in schedule))
+        are = "are late" if len(threads) > 1 else f"is late {len(schedule)} times"
+        lines = [f"fails when {' and then '.join(threads)} {are}{passes}"]
         for number, hold in enumerate(schedule, 1):
             lines += _wrapped(f"{number}. {_late(hold, sites)}")
     if others:
         lines += _wrapped(f"({others})")
     for conflict in turned:
-        lines += _wrapped(conflict_text(conflict))
+        lines += _clauses(conflict_text(conflict))
     return "\n".join(lines)
 
 
@@ -79,13 +82,18 @@ def not_reached(hold: Hold, passed: int) -> str:
         )
     else:
         reason = f"{thread} did not come to {point}, so it was not held there"
-    return f"{reason}\n\nThe schedule is of a test or code that has changed, or another test's."
+    return (
+        f"{reason}\n\nIf the test or its code has changed since, explore it again, with "
+        "--ddp-explore=20."
+    )
 
 
-def point_text(point: str) -> str:
+def point_text(point: str, longest: int = _LONGEST_NAME) -> str:
     """A point as a reader of Python writes it: ``open(best.ckpt)`` of ``open:best.ckpt``."""
     call, colon, name = point.partition(":")
-    return f"{call}({_shortened(name)})" if colon else _shortened(point)
+    if colon:
+        return f"{call}({_shortened(name, longest)})"
+    return _shortened(point, longest)
 
 
 def held_phase(hold: Hold) -> str:
@@ -115,14 +123,15 @@ def explored(kinds: int, open_kinds: int, runs: int) -> str:
     return f"explored: {found}{tried if kinds else ''}, {_counted(runs, 'run')}"
 
 
-def undecided(schedule: Schedule, first_line: str) -> str:
-    """Why a failure is no finding: a hold ended by its bound, and then a limit of the user's."""
-    lines = _wrapped(
-        f"undecided with {schedule_text(schedule)!r}: a hold ended by its bound, and a limit of "
-        f"the test's own expired: {first_line}",
-        indent="",
-    )
-    return "\n".join(lines)
+def undecided(schedule: Schedule, message: str) -> str:
+    """Why a failure is no finding: a bound ended a hold, and then a limit of the user's expired.
+
+    Args:
+        schedule: of the run.
+        message: the first line of the failure.
+    """
+    text = f"undecided: a bound ended a hold of {schedule_text(schedule)!r}, and then: {message}"
+    return "\n".join(_wrapped(text, indent=""))
 
 
 def not_explored(reasons: Sequence[str]) -> str:
@@ -131,25 +140,39 @@ def not_explored(reasons: Sequence[str]) -> str:
     Args:
         reasons: one for each of the tests, such as ``one rank``.
     """
-    counts = Counter(reasons)
-    why = ", ".join(f"{count}: {reason}" for reason, count in counts.most_common())
-    return "\n".join(_wrapped(f"{_counted(len(reasons), 'test')} not explored ({why})", indent=""))
+    counts = Counter(reasons).most_common()
+    why = ", ".join(f"{reason} ({count})" if counts[1:] else reason for reason, count in counts)
+    text = f"{_counted(len(reasons), 'test')} not explored: {why}"
+    return "\n".join(_wrapped(text, indent=""))
 
 
 def bound_ended(holds: int, ended: int) -> str:
-    """How many holds ended by time."""
-    return (
-        f"{ended} of {_counted(holds, 'hold')} ended by the bound, not by the other threads' state"
-    )
+    """How many holds did not end because all other threads waited.
+
+    Args:
+        holds: of all runs.
+        ended: by a bound.
+    """
+    return f"{ended} of {_counted(holds, 'hold')} ended by a bound, not because all others waited"
 
 
-def _late(hold: Hold, sites: Mapping[Hold, str]) -> str:
+def _first_line(hold: Hold, sites: Mapping[Hold, str], passes: str) -> str:
+    """Also of the short summary: it fits into a line, if names that are a little shorter do."""
+    brief = {place: site.rpartition("/")[2] for place, site in sites.items()}
+    for known, longest in ((sites, _LONGEST_NAME), (brief, _LONGEST_NAME), (brief, _SHORTER_NAME)):
+        line = f"fails when {_late(hold, known, longest)}{passes}"
+        if len(line) <= _WIDTH:
+            break
+    return line
+
+
+def _late(hold: Hold, sites: Mapping[Hold, str], longest: int = _LONGEST_NAME) -> str:
     thread = _thread(hold.thread)
     if hold.point == BEGIN:
         return f"{thread} begins late"
     times = f"its {_ordinal(hold.number)} " if hold.number > 1 else ""
     site = f" at {sites[hold]}" if sites.get(hold) else ""
-    return f"{thread} is late before {times}{point_text(hold.point)}{site}"
+    return f"{thread} is late before {times}{point_text(hold.point, longest)}{site}"
 
 
 def _thread(thread: RankThread) -> str:
@@ -182,8 +205,19 @@ def _thing_again(conflict: Conflict) -> str:
     return "it"
 
 
-def _shortened(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else f"...{name[3 - _LONGEST_NAME :]}"
+def _shortened(name: str, longest: int = _LONGEST_NAME) -> str:
+    return name if len(name) <= longest else f"...{name[3 - longest :]}"
+
+
+def _clauses(text: str) -> list[str]:
+    """Lines that end where a clause does."""
+    lines = [""]
+    for clause in text.split("; "):
+        if lines[-1] and len(lines[-1]) + len(clause) > _WIDTH - 4:
+            lines[-1] += ";"
+            lines.append("")
+        lines[-1] += f"; {clause}" if lines[-1] else clause
+    return [part for line in lines for part in _wrapped(line)]
 
 
 def _wrapped(text: str, indent: str = "  ") -> list[str]:

@@ -375,7 +375,6 @@ def test_the_lines_of_a_finding() -> None:
     result = explore(removed_too_early)
     (conflict,) = result.exploration.turned()
     assert (conflict.first.site, conflict.second.site) == ("t.py:5", "t.py:9")
-    assert result.exploration.sites() == {Hold(RankThread(1), "open:best"): "t.py:5"}
 
 
 def test_of_a_late_begin_the_last_conflict_that_it_has_turned_is_told() -> None:
