@@ -255,18 +255,18 @@ def test_a_legal_program_passes_every_schedule_and_ends() -> None:
 # ---------------------------------------------------------------- the order of trials
 
 
-def unrelated(pairs: int, *, steps: int = 1) -> Program:
-    """Ranks 0 and 1 write the same files, each on a line of its own, and nothing depends on it."""
+def unrelated(files: int, *, steps: int = 1, ranks: int = 2) -> Program:
+    """All ranks write the same files, each on a line of its own, and nothing depends on it."""
 
     def program(world: World) -> dict[RankThread | int, Thread]:
         def rank(number: int) -> Thread:
             for step in range(steps):
-                for file in range(pairs):
+                for file in range(files):
                     yield 0.01 * (number + 1)
                     yield from world.writes(f"f{file}", "", f"t.py:{file}")
-                    yield from world.barrier(number, step * pairs + file)
+                    yield from world.barrier(number, step * files + file, ranks)
 
-        return {number: rank(number) for number in range(2)}
+        return {number: rank(number) for number in range(ranks)}
 
     return program
 
@@ -276,6 +276,45 @@ def test_each_kind_comes_once_before_any_comes_twice() -> None:
     assert schedules[:4] == [f"0@open:f{file}#1" for file in range(4)]
     assert schedules[4:6] == ["0@begin#1", "1@begin#1"]
     assert schedules[6:] == [f"0@open:f{file}#3" for file in range(4)]
+
+
+def test_each_kind_comes_once_before_another_rank_is_held_for_any() -> None:
+    schedules = tried(unrelated(2, ranks=3))
+    assert schedules[:4] == ["0@open:f0#1", "0@open:f1#1", "1@open:f0#1", "1@open:f1#1"]
+    assert schedules[4:7] == ["0@begin#1", "1@begin#1", "2@begin#1"]
+
+
+def test_two_holds_and_other_occurrences_come_by_turns() -> None:
+    schedules = explore(unrelated(3, steps=5), 24).schedules
+    first = [len(schedule) for schedule in schedules].index(2)
+    assert [len(schedule) for schedule in schedules[first:]] == [2, 1] * ((24 - 2 - first) // 2)
+    # From the middle of a loop outwards.
+    assert [schedule_text(each) for each in schedules[first + 1 :: 2]][:3] == [
+        f"0@open:f{file}#3" for file in range(3)
+    ]
+
+
+def test_a_late_begin_is_paired_only_if_it_turns_around_what_no_other_hold_does() -> None:
+    schedules = explore(unrelated(2, steps=3), 100).schedules
+    assert not [each for each in schedules if len(each) == 2 and each[0].point == "begin"]
+
+
+def test_an_order_that_a_plain_run_has_shown_is_not_tried_again() -> None:
+    """Rank 0 writes first; held, it writes after both reads, and so the second read has come after
+    the write and before it."""
+
+    def program(world: World) -> dict[RankThread | int, Thread]:
+        world.files["a"] = ""
+
+        def one() -> Thread:
+            yield 0.1
+            for _ in range(2):
+                yield from world.reads("a", "t.py:1")
+
+        return {0: world.writes("a", "1", "t.py:8"), 1: one()}
+
+    assert tried(program)[:3] == ["0@open:a#1", "0@begin#1", "1@begin#1"]
+    assert "1@open:a#2" not in tried(program)
 
 
 def test_with_few_runs_the_first_trials_are_the_same() -> None:
