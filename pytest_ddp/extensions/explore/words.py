@@ -1,0 +1,3 @@
+"""What users read about schedules. Pure."""
+
+from __future__ import annotations
