@@ -6,6 +6,7 @@ Each field is a word of eight bytes that one thread writes, so that no reader se
 from __future__ import annotations
 
 import enum
+from typing import TypeAlias
 
 from pytest_ddp.system.stdlib import mmap, os
 
@@ -44,6 +45,9 @@ class Turn(enum.IntEnum):
     COMING = 0
     HELD = 1
     OVER = 2
+    """The others' state has ended it."""
+    EXPIRED = 3
+    """A bound has ended it."""
 
 
 HOLDS = 8
@@ -52,17 +56,28 @@ _THREADS = 24
 """Threads of a rank whose points are counted; later ones are not waited for in a replay."""
 _WORD = 8
 _ROW = len(Field) + _THREADS
+_ROWS = 2 * HOLDS
+"""Where the rows begin: after a turn and the milliseconds of each hold."""
+
+Progress: TypeAlias = dict[tuple[int, int], int]
+"""How many points a thread of a rank has passed, by both; of those that have passed any."""
 
 
 def size(world_size: int) -> int:
     """Bytes of a board."""
-    return (HOLDS + world_size * _ROW) * _WORD
+    return (_ROWS + world_size * _ROW + HOLDS * world_size * _THREADS) * _WORD
 
 
 class Board:
-    """The board of one run, as one rank sees it."""
+    """The board of one run, as one process sees it."""
 
     def __init__(self, path: str, rank: int, world_size: int) -> None:
+        """
+        Args:
+            path: of its file, which has the size of a board and begins as zeros.
+            rank: whose row :meth:`put` writes.
+            world_size: number of ranks.
+        """
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             memory = mmap.mmap(descriptor, size(world_size))
@@ -74,33 +89,58 @@ class Board:
 
     def get(self, rank: int, field: Field) -> int:
         """A field of any rank."""
-        return self._words[HOLDS + rank * _ROW + field]
+        return self._words[_ROWS + rank * _ROW + field]
 
     def put(self, field: Field, value: int) -> None:
         """Set a field of this rank."""
-        self._words[HOLDS + self.rank * _ROW + field] = value
+        self._words[_ROWS + self.rank * _ROW + field] = value
 
     def passed(self, thread: int) -> None:
         """A thread of this rank has passed a point."""
         if thread < _THREADS:
-            self._words[HOLDS + self.rank * _ROW + len(Field) + thread] += 1
+            self._words[_ROWS + self.rank * _ROW + len(Field) + thread] += 1
 
-    def progress(self) -> dict[tuple[int, int], int]:
-        """How many points each thread of each rank has passed; of those that have passed any."""
-        counts = {}
-        for rank in range(self.world_size):
-            begin = HOLDS + rank * _ROW + len(Field)
-            for thread, count in enumerate(self._words[begin : begin + _THREADS]):
-                if count:
-                    counts[rank, thread] = count
-        return counts
+    def progress(self) -> Progress:
+        """How far all threads are."""
+        begins = (_ROWS + rank * _ROW + len(Field) for rank in range(self.world_size))
+        return self._counts([*begins])
+
+    def progress_at_end(self, hold: int) -> Progress:
+        """How far all threads were when a hold ended."""
+        first = self._snapshot(hold)
+        return self._counts([first + rank * _THREADS for rank in range(self.world_size)])
+
+    def _counts(self, begins: list[int]) -> Progress:
+        return {
+            (rank, thread): count
+            for rank, begin in enumerate(begins)
+            for thread, count in enumerate(self._words[begin : begin + _THREADS])
+            if count
+        }
+
+    def _snapshot(self, hold: int) -> int:
+        return _ROWS + self.world_size * (_ROW + hold * _THREADS)
+
+    # ------------------------------------------------------------------ holds, by their places
 
     def turn(self, hold: int) -> Turn:
-        """How far a hold is, by its place in the schedule."""
+        """How far a hold is."""
         return Turn(self._words[hold])
 
-    def set_turn(self, hold: int, turn: Turn) -> None:
-        """Set how far a hold of a thread of this rank is."""
+    def seconds(self, hold: int) -> float:
+        """How long it has lasted."""
+        return self._words[HOLDS + hold] / 1000
+
+    def begin_hold(self, hold: int) -> None:
+        """A thread of this rank is held."""
+        self._words[hold] = Turn.HELD
+
+    def end_hold(self, hold: int, turn: Turn, seconds: float) -> None:
+        """That has ended; keep how far all threads are."""
+        first = self._snapshot(hold)
+        for (rank, thread), count in self.progress().items():
+            self._words[first + rank * _THREADS + thread] = count
+        self._words[HOLDS + hold] = int(seconds * 1000)
         self._words[hold] = turn
 
     def is_any_held(self) -> bool:

@@ -37,16 +37,15 @@ class ExploredRun:
             board = Board(sent["board"], ddp.rank, ddp.world_size)
         root = sent["root"]
         recording = self._recording = Recording(ddp.rank, ddp.world_size, root + "/", board)
-        self._holder: Holder | None = None
         if board is not None:
             watch = Watch(board, recording, operations)
             holds = [hold for hold in map(_hold_of, sent["holds"]) if hold[0] == ddp.rank]
             own = [hold for _, hold in holds]
-            self._holder = Holder(own, board, watch, operations, sent["timeout"])
-            recording.on_point = self._holder.on_point
+            holder = Holder(own, board, watch, operations, sent["timeout"])
+            recording.on_point = holder.on_point
             watch.start()
             self._undo.callback(watch.stop)
-        files = FilePoints(recording, Paths(fixtures.tmp_path_now(), ddp.rank, root))
+        files = FilePoints(recording, Paths(_folder(sent["own_tmp_path"]), root))
         self._undo.enter_context(watching_files(files))
         self._undo.enter_context(watching_stores(recording, operations))
         self._undo.enter_context(watching_threads(recording))
@@ -69,9 +68,14 @@ class ExploredRun:
         self._undo.close()
         return {
             "threads": self._recording.sent(),
-            "held": [] if self._holder is None else self._holder.sent(),
             "counts": [[each.number, dict(each.counts)] for each in self._recording.threads],
         }
+
+
+def _folder(is_own: bool) -> str:
+    """The test's folder; that of all ranks, in which each has its own."""
+    path = fixtures.tmp_path_now()
+    return path.rpartition("/")[0] if is_own else path
 
 
 def _hold_of(row: list[Any]) -> tuple[int, RankHold]:

@@ -8,9 +8,9 @@ the test's timeout in all.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from pytest_ddp.extensions.explore.ranks.board import Board, Field, State, Turn
+from pytest_ddp.extensions.explore.ranks.board import Board, Field, Progress, State, Turn
 from pytest_ddp.extensions.explore.ranks.watching import PAUSE, Watch
 from pytest_ddp.rank.operations.stream import Operations
 from pytest_ddp.system import processes
@@ -25,10 +25,6 @@ _AGAIN = 2
 _OFF_TRACK = 1.0
 """Seconds of rest after which a replay waits no longer for what the others have not done."""
 
-Progress = Mapping[tuple[int, int], int]
-"""How many points a thread of a rank has passed, by both."""
-
-
 class RankHold(NamedTuple):
     """A hold of a thread of this rank."""
 
@@ -39,16 +35,6 @@ class RankHold(NamedTuple):
     number: int
     until: Progress | None = None
     """How far the others were when it ended in an earlier run."""
-
-
-class Held(NamedTuple):
-    """How a hold has ended."""
-
-    place: int
-    seconds: float
-    by_bound: bool
-    progress: list[tuple[int, int, int]]
-    """Rank, thread and the number of points that it had passed by then."""
 
 
 class Holder:
@@ -68,7 +54,6 @@ class Holder:
         self._operations = operations
         self._left = timeout * _SHARE
         """Seconds for all holds of this rank."""
-        self.ended: list[Held] = []
 
     def on_point(self, thread: int, name: str, number: int) -> None:
         """A thread is about to pass a point: hold it, if that is in the schedule."""
@@ -76,21 +61,19 @@ class Holder:
         if hold is None:
             return
         ident, began = threading.get_ident(), time.monotonic()
-        by_bound = False
+        turn = Turn.EXPIRED
         self._watch.hold(ident)
-        self._board.set_turn(hold.place, Turn.HELD)
+        self._board.begin_hold(hold.place)
         try:
             with self._operations.holding(f"held before {words_of(name)}"):
-                by_bound = self._wait(hold, began)
+                turn = self._wait(hold, began)
         finally:
             seconds = time.monotonic() - began
             self._left -= seconds
-            progress = [(*place, count) for place, count in self._board.progress().items()]
-            self.ended.append(Held(hold.place, seconds, by_bound, progress))
-            self._watch.release(ident, lambda: self._board.set_turn(hold.place, Turn.OVER))
+            self._watch.release(ident, lambda: self._board.end_hold(hold.place, turn, seconds))
 
-    def _wait(self, hold: RankHold, began: float) -> bool:
-        """Wait until it may go on; returns whether a bound has ended that."""
+    def _wait(self, hold: RankHold, began: float) -> Turn:
+        """Wait until it may go on; returns what has ended that."""
         end = began + self._left
         computing_since = resting_since = None
         looks: dict[int, int] | None = None
@@ -100,7 +83,7 @@ class Holder:
             if State.COMPUTES in states:
                 computing_since = computing_since or now
                 if now - computing_since > COMPUTING:
-                    return True
+                    return Turn.EXPIRED
             else:
                 computing_since = None
             if not self._rest(states, hold):
@@ -111,8 +94,8 @@ class Holder:
             if self._have_looked_since(looks) and (
                 self._reached(hold) or now - resting_since > _OFF_TRACK
             ):
-                return False
-        return True
+                return Turn.OVER
+        return Turn.EXPIRED
 
     def _rest(self, states: Sequence[State], hold: RankHold) -> bool:
         if any(self._board.turn(place) is Turn.HELD for place in range(hold.place)):
@@ -160,10 +143,6 @@ class Holder:
             for place, count in hold.until.items()
             if place != (self._board.rank, hold.thread)
         )
-
-    def sent(self) -> list[Any]:
-        """How the holds have ended, for the pytest process."""
-        return [list(held) for held in self.ended]
 
 
 def words_of(point: str) -> str:

@@ -19,9 +19,8 @@ _RANDOM = re.compile(r"(?<![a-z0-9])(tmp[a-z0-9_]{8}|[0-9a-f]{8,}(-[0-9a-f]{4,})
 class Paths:
     """Names the files of one test."""
 
-    def __init__(self, tmp_path: str, rank: int, root: str) -> None:
-        # With a folder for each rank, the files of two are two.
-        self._tmp = tmp_path.removesuffix(f"/rank{rank}") + "/"
+    def __init__(self, tmp_path: str, root: str) -> None:
+        self._tmp = tmp_path + "/"
         self._root = root.rstrip("/") + "/"
 
     def name(self, path: Any, folder: int | None = None) -> str:
