@@ -214,8 +214,8 @@ class Controller:
         if verdict.heading and attempt.problem:
             attempt = _failed(item, f"{verdict.heading}\n\n{attempt.problem}")
         elif verdict.heading and attempt.outcome is not None:
-            lines = {"heading": verdict.heading, "closing": verdict.closing}
-            attempt = self._merged(replace(attempt.outcome, **lines))
+            outcome = replace(attempt.outcome, heading=verdict.heading, closing=verdict.closing)
+            attempt = self._merged(outcome)
         return self._shown(attempt)
 
     def _attempt(

@@ -9,18 +9,19 @@
 
 from __future__ import annotations
 
-import functools
+import itertools
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pytest
 
 from pytest_ddp.extensions.explore import EXTENSION, replays, words
+from pytest_ddp.extensions.explore.conflicts import Conflict, conflicts
 from pytest_ddp.extensions.explore.options import RUNS
 from pytest_ddp.extensions.explore.ranks.board import Board, Turn, size
 from pytest_ddp.extensions.explore.replays import Ends, KeptFailure
-from pytest_ddp.extensions.explore.run_events import Access, Event, RankThread, Threads
-from pytest_ddp.extensions.explore.schedule import Schedule, parse_schedule, schedule_text
+from pytest_ddp.extensions.explore.run_events import BEGIN, Access, Event, RankThread, Threads
+from pytest_ddp.extensions.explore.schedule import Hold, Schedule, parse_schedule, schedule_text
 from pytest_ddp.extensions.explore.tally import Tally, tally_of
 from pytest_ddp.extensions.explore.trials import Exploration
 from pytest_ddp.session.planned_runs import ItemVerdict, PlannedRun, RunPlan, RunResult, Runs
@@ -28,6 +29,7 @@ from pytest_ddp.settings.plan import LaunchPlan
 from pytest_ddp.system import tempfiles
 from pytest_ddp.system.stdlib import os
 from pytest_ddp.verdict import codes
+from pytest_ddp.verdict.rank_failure import first_line, message_of
 
 _PLAIN = 2
 _AGAIN = 3
@@ -95,8 +97,12 @@ class TestRuns:
         self._exploration = Exploration()
         self._plain: list[bool] = []
         """Whether each run without a hold has passed."""
+        self._plain_threads: list[Threads] = []
+        """What they have shown."""
         self._isolate = False
         self._made = 0
+        self._sites: dict[Hold, str] = {}
+        """The line of each point."""
         self._seconds = 0.0
         """Of the longest plain run."""
         self._replayed: Schedule = ()
@@ -117,7 +123,8 @@ class TestRuns:
         kept = replays.kept(self._item)
         ends = kept.ends if kept is not None and kept.schedule == schedule_text(schedule) else None
         result = yield from self._run("replay", schedule, ends)
-        return ItemVerdict(result, heading=words.replayed(schedule, _threads(result)))
+        heading = words.heading(schedule, self._sites, None, "")
+        return ItemVerdict(result, heading=heading, closing=words.replay_line(schedule))
 
     def explore(self, most: int) -> Runs:
         """Up to ``most`` runs."""
@@ -154,7 +161,9 @@ class TestRuns:
             return None
         if not any(isolated):
             return self._not_explored(first, "it passes once")
-        return ItemVerdict(failed, heading=words.unsteady(self._plain.count(False), len(self._plain)))
+        return ItemVerdict(
+            failed, heading=words.flaky_heading(self._plain.count(False), len(self._plain))
+        )
 
     def _try_schedules(self, first: RunResult, most: int) -> Runs:
         while self._made < most and (schedule := self._exploration.next_schedule()) is not None:
@@ -164,14 +173,15 @@ class TestRuns:
                 continue
             if not self._any_reached(schedule):
                 self._plain.append(False)
-                heading = words.unsteady(self._plain.count(False), len(self._plain))
+                heading = words.flaky_heading(self._plain.count(False), len(self._plain))
                 return ItemVerdict(result, heading=heading)
             if self._is_undecided(schedule, result):
-                self._tally.undecided.append(f"{self._item.nodeid} ({schedule_text(schedule)!r})")
+                self._tally.undecided.append(words.undecided(schedule, _first_line(result)))
                 continue
             return self._found(schedule, result, most)
         self._tally.explored += 1
-        self.words = words.explored(self._exploration, self._made)
+        kinds, open_kinds = self._exploration.kinds, self._exploration.open_kinds
+        self.words = words.explored(kinds, open_kinds, self._made)
         return ItemVerdict(first)
 
     def _found(self, schedule: Schedule, result: RunResult, most: int) -> ItemVerdict:
@@ -179,10 +189,23 @@ class TestRuns:
         ends = [_rows(self._board, place) for place in range(len(schedule))]
         replays.keep(self._item, KeptFailure(text, ends))
         self._tally.explored += 1
-        heading = words.found(
-            schedule, self._exploration, _threads(result), self._made, most, self._plain.count(True)
+        others = words.other_runs(self._made, most, self._plain.count(True))
+        heading = words.heading(schedule, self._sites, self._conflict(schedule), others)
+        return ItemVerdict(result, heading=heading, closing=words.replay_line(schedule))
+
+    def _conflict(self, schedule: Schedule) -> Conflict | None:
+        """What the schedule has turned around.
+
+        Where the run has not shown it, as ranks were stopped: for what it was chosen.
+        """
+        shown = self._exploration.turned()
+        chosen = (
+            conflict
+            for threads in self._plain_threads
+            for conflict in conflicts(threads)
+            if Hold(conflict.held.thread, conflict.held.point, conflict.held.number) in schedule
         )
-        return ItemVerdict(result, heading=heading, closing=words.replay(text))
+        return next(itertools.chain(shown, chosen), None)
 
     def _not_explored(self, result: RunResult, reason: str = "") -> ItemVerdict:
         self._tally.not_explored[reason or _outcome(result)] += 1
@@ -198,6 +221,7 @@ class TestRuns:
             sent = {
                 "board": path,
                 "holds": [_row(schedule, place, ends) for place in range(len(schedule))],
+                "begin": BEGIN,
                 "timeout": self._launch.timeout,
                 "root": str(self._item.config.rootpath),
                 "own_tmp_path": self._launch.own_tmp_path,
@@ -209,6 +233,7 @@ class TestRuns:
         finally:
             os.close(descriptor)
         self._made += 1
+        threads = _threads(result)
         if schedule:
             turns = [self._board.turn(place) for place in range(len(schedule))]
             self._tally.holds += sum(turn is not Turn.COMING for turn in turns)
@@ -216,7 +241,14 @@ class TestRuns:
         else:
             self._plain.append(_passed(result))
             self._seconds = max(self._seconds, sum(report.duration for report in result.reports))
-        self._exploration.ran(schedule, _threads(result))
+            self._plain_threads.append(threads)
+        self._exploration.ran(schedule, threads)
+        self._sites.update(
+            (Hold(event.thread, event.point, event.number), event.site)
+            for events in threads
+            for event in events
+            if event.point
+        )
         return result
 
     def finding(self, sent: Mapping[int, Mapping[str, Any]]) -> str | None:
@@ -244,7 +276,8 @@ class TestRuns:
 def _row(schedule: Schedule, place: int, ends: Ends | None) -> list[Any]:
     hold = schedule[place]
     until = ends[place] if ends is not None and place < len(ends) else None
-    return [place, hold.thread.rank, hold.thread.thread, hold.point, hold.number, until]
+    phase = words.held_phase(hold)
+    return [place, *hold.thread, hold.point, hold.number, phase, until]
 
 
 def _rows(board: Board | None, place: int) -> list[list[int]]:
@@ -266,6 +299,10 @@ def _event(thread: RankThread, row: Sequence[Any]) -> Event:
     at, point, number, site, accesses, gives, takes = row
     uses = tuple(Access(*access) for access in accesses)
     return Event(thread, at, point, number, site, uses, tuple(gives), tuple(takes))
+
+
+def _first_line(result: RunResult) -> str:
+    return next((first_line(message_of(each)) for each in result.reports if each.failed), "")
 
 
 def _failed(result: RunResult) -> bool:

@@ -23,6 +23,7 @@ from pytest_ddp.extensions.explore.options import (
 from pytest_ddp.settings.mark import MarkArgument
 from pytest_ddp.settings.marked_items import MARK
 from pytest_ddp.settings.options import add_options
+from pytest_ddp.settings.rules import option_error
 
 if TYPE_CHECKING:
     from pytest_ddp.extensions.explore.ranks.explored_run import ExploredRun
@@ -50,10 +51,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     config = session.config
+    schedule = config.stash[_OPTIONS].schedule
     # In an xdist worker it would be an internal error: there the test fails with it.
-    if config.stash[_OPTIONS].schedule and not (on_rank(config) or _is_worker(config)):
-        if problem := _problem(session.items, config.stash[_OPTIONS].schedule):
-            raise pytest.UsageError(problem)
+    if not schedule or on_rank(config) or _is_worker(config):
+        return
+    if problem := _problem(session.items, schedule):
+        raise option_error(problem)
 
 
 def _problem(items: Sequence[pytest.Item], schedule: str) -> str:
@@ -107,7 +110,7 @@ def pytest_report_teststatus(
     words = getattr(report, _WORDS, "")
     if not words or report.outcome != "passed":
         return None
-    return "passed", ".", (f"PASSED (explored: {words})", {"green": True})
+    return "passed", ".", (f"PASSED ({words})", {"green": True})
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

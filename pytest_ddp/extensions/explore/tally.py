@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pytest_ddp.extensions.explore import words
 from pytest_ddp.extensions.explore.options import TALLY
 
 
@@ -39,18 +40,11 @@ class Tally:
 
     def lines(self) -> Iterator[str]:
         """What the terminal shows."""
-        parts = [f"{self.explored} {_tests(self.explored)} explored"] if self.explored else []
-        for reason, count in sorted(self.not_explored.items()):
-            parts.append(f"{count} not explored ({reason})")
+        if reasons := [*self.not_explored.elements()]:
+            yield f"ddp: {words.not_explored(reasons)}"
         if self.expired:
-            parts.append(f"{self.expired} of {self.holds} holds ended by a time limit")
-        if parts:
-            yield f"ddp explore: {', '.join(parts)}"
-        yield from (f"ddp explore: undecided: {one}" for one in self.undecided)
-
-
-def _tests(count: int) -> str:
-    return "test" if count == 1 else "tests"
+            yield f"ddp: {words.bound_ended(self.holds, self.expired)}"
+        yield from (f"ddp: {one}" for one in self.undecided)
 
 
 def tally_of(config: pytest.Config) -> Tally:

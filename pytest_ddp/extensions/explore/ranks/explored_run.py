@@ -15,7 +15,6 @@ from pytest_ddp.extensions.explore.ranks.recording import Recording
 from pytest_ddp.extensions.explore.ranks.store_points import watching_stores
 from pytest_ddp.extensions.explore.ranks.thread_points import watching_threads
 from pytest_ddp.extensions.explore.ranks.watching import Watch
-from pytest_ddp.extensions.explore.run_events import BEGIN
 from pytest_ddp.rank.hooks import fixtures
 from pytest_ddp.rank.operations.stream import Needs, Operations
 
@@ -32,6 +31,7 @@ class ExploredRun:
         """
         ddp = fixture.current()
         self._undo = contextlib.ExitStack()
+        self._begin: str = sent["begin"]
         board = watch = None
         if sent["holds"]:
             board = Board(sent["board"], ddp.rank, ddp.world_size)
@@ -48,7 +48,7 @@ class ExploredRun:
         files = FilePoints(recording, Paths(_folder(sent["own_tmp_path"]), root))
         self._undo.enter_context(watching_files(files))
         self._undo.enter_context(watching_stores(recording, operations))
-        self._undo.enter_context(watching_threads(recording))
+        self._undo.enter_context(watching_threads(recording, sent["begin"]))
         points = OperationPoints(recording, board)
         self._undo.callback(operations.subscribe(points, Needs.CPP))
 
@@ -56,7 +56,7 @@ class ExploredRun:
         """The test begins, on this thread."""
         self._recording.begin_thread(0)
         self._recording.is_on = True
-        self._recording.point(BEGIN)
+        self._recording.point(self._begin)
 
     def user_point(self, name: str) -> None:
         """A point of the user's own."""
@@ -79,6 +79,6 @@ def _folder(is_own: bool) -> str:
 
 
 def _hold_of(row: list[Any]) -> tuple[int, RankHold]:
-    place, rank, thread, point, number, until = row
+    place, rank, thread, point, number, words, until = row
     progress = None if until is None else {(r, t): count for r, t, count in until}
-    return rank, RankHold(place, thread, point, number, progress)
+    return rank, RankHold(place, thread, point, number, words, progress)

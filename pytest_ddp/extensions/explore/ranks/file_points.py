@@ -179,7 +179,8 @@ def _replaced(module: Any, name: str, wrap: Callable[[Any], Any]) -> Iterator[No
     wrapper = wrap(original)
     # shutil looks there for what a function can do.
     kinds = ("supports_follow_symlinks", "supports_dir_fd", "supports_fd", "supports_effective_ids")
-    sets = [found for kind in kinds if original in (found := getattr(module, kind, ()))]
+    known: list[set[Any]] = [getattr(module, kind, set()) for kind in kinds]
+    sets = [one for one in known if original in one]
     for one in sets:
         one.add(wrapper)
     setattr(module, name, wrapper)

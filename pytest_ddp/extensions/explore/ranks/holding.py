@@ -25,6 +25,7 @@ _AGAIN = 2
 _OFF_TRACK = 1.0
 """Seconds of rest after which a replay waits no longer for what the others have not done."""
 
+
 class RankHold(NamedTuple):
     """A hold of a thread of this rank."""
 
@@ -33,6 +34,8 @@ class RankHold(NamedTuple):
     thread: int
     point: str
     number: int
+    words: str
+    """What the thread does, for texts about the rank."""
     until: Progress | None = None
     """How far the others were when it ended in an earlier run."""
 
@@ -65,7 +68,7 @@ class Holder:
         self._watch.hold(ident)
         self._board.begin_hold(hold.place)
         try:
-            with self._operations.holding(f"held before {words_of(name)}"):
+            with self._operations.holding(hold.words):
                 turn = self._wait(hold, began)
         finally:
             seconds = time.monotonic() - began
@@ -143,12 +146,6 @@ class Holder:
             for place, count in hold.until.items()
             if place != (self._board.rank, hold.thread)
         )
-
-
-def words_of(point: str) -> str:
-    """A point as texts have it: ``open(best.ckpt)``."""
-    kind, colon, name = point.partition(":")
-    return f"{kind}({name})" if colon else kind
 
 
 def _is_alive(process: int) -> bool:

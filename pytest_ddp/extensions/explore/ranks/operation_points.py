@@ -107,7 +107,7 @@ class OperationPoints:
         if sender is not None and not is_send:
             return []
         tag = f", tag {operation.tag}" if operation.tag else ""
-        name = f"mailbox of rank {receiver}{tag}"
+        name = f"mailbox to rank {receiver}{tag}"
         if len(_members(operation)) < self._recording.world_size:
             name += f" in group {operation.group}"
         return [(name, True, "sends" if is_send else "receives from any")]

@@ -53,10 +53,8 @@ def parents(names: Sequence[str]) -> list[str]:
 
 def _full(path: Any, folder: int | None) -> str | None:
     try:
-        if isinstance(path, int):
-            text = os.readlink(f"/proc/self/fd/{path}")
-        else:
-            text = os.fsdecode(path)
+        is_open = isinstance(path, int)
+        text = os.readlink(f"/proc/self/fd/{path}") if is_open else os.fsdecode(path)
         if not text.startswith("/"):
             is_relative = folder is not None and folder >= 0
             base = os.readlink(f"/proc/self/fd/{folder}") if is_relative else os.getcwd()

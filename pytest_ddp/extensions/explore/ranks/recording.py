@@ -63,9 +63,8 @@ class ThreadEvents:
         for length in range(1, _CYCLE + 1):
             if len(last) < length * _ROUNDS:
                 return 0
-            one = last[-length:]
-            rounds = (last[-length * n : len(last) - length * (n - 1)] for n in range(2, _ROUNDS + 1))
-            if all(other == one for other in rounds):
+            rounds = last[-length * _ROUNDS :]
+            if rounds == rounds[:length] * _ROUNDS:
                 return length
         return 0
 

@@ -9,12 +9,13 @@ from sys import _getframe
 from typing import Any
 
 import torch
-import torch.distributed as dist
+from torch._C import _distributed_c10d
 
 from pytest_ddp.extensions.explore.ranks.recording import Recording, Use
 from pytest_ddp.rank.operations.stream import Operations
 from pytest_ddp.rank.operations.wait import Wait, WaitKind
 
+_c10d: Any = _distributed_c10d
 _CHANGES = {
     "set": "sets",
     "add": "adds to",
@@ -39,7 +40,7 @@ _OURS = str(__file__).partition("/pytest_ddp/")[0] + "/pytest_ddp/"
 @contextlib.contextmanager
 def watching_stores(recording: Recording, operations: Operations) -> Iterator[None]:
     """The points of stores are those of a run, in the block."""
-    kind: Any = dist.Store
+    kind: Any = _c10d.Store
     with contextlib.ExitStack() as undo:
         for method in (*_CHANGES, *_READS):
             original = vars(kind).get(method)
@@ -76,20 +77,22 @@ def _calling(
 
 def _keys(store: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
     given = args[0] if args else kwargs.get("key", kwargs.get("keys", ()))
-    prefix = ""
-    while isinstance(store, dist.PrefixStore):
-        prefix = f"{store.prefix}/{prefix}"
-        store = store.underlying_store
     keys = given if isinstance(given, list | tuple) else [given]
+    prefix = ""
+    while isinstance(store, _c10d.PrefixStore):
+        # A class in Python that derives from it may have no prefix of its own.
+        prefix = f"{getattr(store, 'prefix', '')}/{prefix}".lstrip("/")
+        store = store.underlying_store
     return [f"{prefix}{key}" for key in keys]
 
 
 def _place(store: Any, rank: int) -> str:
     """Which store has a key, so that keys of two are two; empty for the session's own."""
-    while isinstance(store, dist.PrefixStore):
+    while isinstance(store, _c10d.PrefixStore):
         store = store.underlying_store
-    if isinstance(store, dist.TCPStore):
+    if isinstance(store, _c10d.TCPStore):
         return f" of the store at port {store.port}"
-    if isinstance(store, dist.FileStore) and not store.path.startswith(("/proc/", "/dev/fd/")):
-        return f" of the store {store.path}"
-    return f" of a store of rank {rank}" if isinstance(store, dist.HashStore) else ""
+    path = getattr(store, "path", "")
+    if isinstance(store, _c10d.FileStore) and not path.startswith(("/proc/", "/dev/fd/")):
+        return f" of the store {path}"
+    return f" of a store of rank {rank}" if isinstance(store, _c10d.HashStore) else ""

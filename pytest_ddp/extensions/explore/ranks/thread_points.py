@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytest_ddp.extensions.explore.ranks.recording import Recording
-from pytest_ddp.extensions.explore.run_events import BEGIN
 from pytest_ddp.system.stdlib import threading
 
 _NUMBER = "_pytest_ddp_number"
@@ -16,8 +15,13 @@ _NUMBER = "_pytest_ddp_number"
 
 
 @contextlib.contextmanager
-def watching_threads(recording: Recording) -> Iterator[None]:
-    """The threads that are started in the block are those of the test."""
+def watching_threads(recording: Recording, begin: str) -> Iterator[None]:
+    """The threads that are started in the block are those of the test.
+
+    Args:
+        recording: of the run.
+        begin: the name of the point at which a thread begins.
+    """
     kind: Any = threading.Thread
     start, join = kind.start, kind.join
 
@@ -36,7 +40,7 @@ def watching_threads(recording: Recording) -> Iterator[None]:
     def run(self: Any, original: Any) -> None:
         vars(self).pop("run", None)
         recording.begin_thread(vars(self)[_NUMBER])
-        recording.point(BEGIN, takes=token(self, "begins"))
+        recording.point(begin, takes=token(self, "begins"))
         try:
             original()
         finally:

@@ -131,9 +131,7 @@ class Watch:
         board.put(Field.CALM, self._calm)
         board.put(Field.LOOKS, board.get(board.rank, Field.LOOKS) + 1)
 
-    def _state(
-        self, thread: int, wait: Wait, now: _Seen, *, has_run: bool
-    ) -> tuple[State, bool]:
+    def _state(self, thread: int, wait: Wait, now: _Seen, *, has_run: bool) -> tuple[State, bool]:
         """What a thread does, and whether it goes on to do that although it has run."""
         if self._recording.polls(thread) or (wait.kind in _BY_ITSELF and now.wakes >= _WAKES):
             return State.RESTS, True
