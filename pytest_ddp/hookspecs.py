@@ -88,7 +88,7 @@ def pytest_ddp_plan_runs(item: pytest.Item, launch: LaunchPlan | None) -> RunPla
     than a test stay between the runs. Of the other runs nothing is shown, except their output with
     ``-s``. A mistake of the generator is an error of the test. Stops at the first result.
 
-    :param launch: How its ranks are launched: their number, backend, GPUs and machines, the timeout.
+    :param launch: How its ranks are launched: their number, backend, GPUs, machines and timeout.
         None if that cannot be decided; the test then is an error.
     """
 

@@ -123,6 +123,8 @@ class TestRuns:
         kept = replays.kept(self._item)
         ends = kept.ends if kept is not None and kept.schedule == schedule_text(schedule) else None
         result = yield from self._run("replay", schedule, ends)
+        if not self._any_reached(schedule):
+            return ItemVerdict(result)
         heading = words.heading(schedule, self._sites, None, "")
         return ItemVerdict(result, heading=heading, closing=words.replay_line(schedule))
 
@@ -226,10 +228,10 @@ class TestRuns:
                 "root": str(self._item.config.rootpath),
                 "own_tmp_path": self._launch.own_tmp_path,
             }
+            self._board = Board(path, 0, self._launch.world_size)
             result = yield PlannedRun(
                 name, sent={EXTENSION: sent}, isolate=self._isolate, alters=EXTENSION
             )
-            self._board = Board(path, 0, self._launch.world_size)
         finally:
             os.close(descriptor)
         self._made += 1
@@ -253,7 +255,19 @@ class TestRuns:
 
     def finding(self, sent: Mapping[int, Mapping[str, Any]]) -> str | None:
         """Why the running test must not pass: a point of its schedule was not reached."""
-        return None
+        missing = [
+            hold
+            for place, hold in enumerate(self._replayed)
+            if self._turn(place) is Turn.COMING and hold.thread.rank in sent
+        ]
+        if not missing:
+            return None
+        hold = missing[0]
+        counts = sent[hold.thread.rank].get(EXTENSION, {}).get("counts", ())
+        passed: dict[str, int] = next(
+            (names for number, names in counts if number == hold.thread.thread), {}
+        )
+        return words.not_reached(hold, passed.get(hold.point, 0))
 
     def _any_reached(self, schedule: Schedule) -> bool:
         return any(self._turn(place) is not Turn.COMING for place in range(len(schedule)))

@@ -36,7 +36,9 @@ class ExploredRun:
         if sent["holds"]:
             board = Board(sent["board"], ddp.rank, ddp.world_size)
         root = sent["root"]
-        recording = self._recording = Recording(ddp.rank, ddp.world_size, root + "/", board)
+        recording = self._recording = Recording(
+            ddp.rank, ddp.world_size, root + "/", board, operations.report
+        )
         if board is not None:
             watch = Watch(board, recording, operations)
             holds = [hold for hold in map(_hold_of, sent["holds"]) if hold[0] == ddp.rank]

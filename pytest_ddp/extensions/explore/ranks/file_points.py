@@ -32,7 +32,7 @@ class FilePoints:
     """Of one run."""
 
     def __init__(self, recording: Recording, paths: Paths) -> None:
-        self._recording = recording
+        self.recording = recording
         self._paths = paths
         self.on_event: Mapping[str, Callable[..., None]] = {
             "open": self._opens,
@@ -121,7 +121,7 @@ class FilePoints:
             self._point("save", name, lambda: self._opening(path, name, flags))
 
     def _point(self, kind: str, name: str, uses: Callable[[], list[Use]]) -> None:
-        self._recording.point(f"{kind}:{point_name(name)}", uses)
+        self.recording.point(f"{kind}:{point_name(name)}", uses)
 
 
 def _entry(name: str, verb: str) -> list[Use]:
@@ -142,8 +142,9 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
     if _current is None or event not in _EVENTS:
         return
     points = _current
-    if points is not None and points._recording.own() is not None:
-        points.on_event[event](*arguments)
+    if points is not None and points.recording.own() is not None:
+        with points.recording.guarded:  # what a hook raises, the user's call raises
+            points.on_event[event](*arguments)
 
 
 _EVENTS = frozenset(
@@ -197,8 +198,9 @@ def _looking(original: Any) -> Any:
     @functools.wraps(original)
     def look(path: Any, *args: Any, **kwargs: Any) -> Any:
         points = _current
-        if points is not None and points._recording.own() is not None:
-            points.looks(path, kwargs.get("dir_fd"), _getframe(1).f_code.co_name)
+        if points is not None and points.recording.own() is not None:
+            with points.recording.guarded:
+                points.looks(path, kwargs.get("dir_fd"), _getframe(1).f_code.co_name)
         return original(path, *args, **kwargs)
 
     return look
@@ -209,7 +211,8 @@ def _saving(original: Any) -> Any:
     def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
         points = _current
         if points is not None and isinstance(f, str | public_os.PathLike):
-            points.saves(f)
+            with points.recording.guarded:
+                points.saves(f)
         return original(obj, f, *args, **kwargs)
 
     return save

@@ -7,6 +7,7 @@ such as the end of what C++ has issued, orders nothing.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import MutableMapping, Sequence
 from typing import Any
@@ -40,13 +41,17 @@ class OperationPoints:
     def before(self, operation: Operation) -> None:
         name = operation.name
         if operation.issuer is Issuer.FIXTURE:
-            self._recording.point(name, gives=self._begin_exchange)
+            self._recording.point(name, gives=self._begin_exchange, communicates=True)
         elif operation.form.is_message:
             self._recording.point(
-                name, lambda: self._mailbox(operation), lambda: self._begin_message(operation)
+                name,
+                lambda: self._mailbox(operation),
+                lambda: self._begin_message(operation),
+                communicates=True,
             )
         else:
-            self._recording.point(name, gives=lambda: self._begin_collective(operation))
+            given = functools.partial(self._begin_collective, operation)
+            self._recording.point(name, gives=given, communicates=True)
 
     def returned(self, operation: Operation, work: Any, error: BaseException | None) -> None:
         if error is not None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from sys import _getframe
+from types import TracebackType
 from typing import Any, TypeAlias
 
 from pytest_ddp.extensions.explore.ranks.board import Board
 from pytest_ddp.rank.operations.origins import user_frame
-from pytest_ddp.system.stdlib import os, threading, time
+from pytest_ddp.system.stdlib import os, threading, time, traceback
 
 Use: TypeAlias = tuple[str, bool, str]
 """An access: the thing, whether it changes it, and the verb."""
@@ -20,9 +22,7 @@ KEPT = 20_000
 _CYCLE = 6
 """Points that a poll passes in one round, at most."""
 _ROUNDS = 3
-"""Rounds after which a thread is taken to poll."""
-_LATE = 5
-"""How many times longer than its last rounds a poll may take until its next point."""
+"""Equal rounds after which the next one is no progress."""
 
 OnPoint: TypeAlias = Callable[[int, str, int], None]
 """Is called with thread, name and number of a point that is about to be passed."""
@@ -40,25 +40,29 @@ class ThreadEvents:
         """Whether the thread is in code of ours, whose points are nobody's."""
         self._last: deque[tuple[str, str]] = deque(maxlen=_CYCLE * _ROUNDS)
         """Names and sites of its last points."""
-        self._times: deque[float] = deque(maxlen=_CYCLE * _ROUNDS)
+        self.moves = 0
+        """Points that it has passed, without new rounds of a poll."""
 
-    def passes(self, name: str, site: str) -> bool:
-        """Note a point; returns whether that is progress, and no new round of a poll."""
+    def passes(self, name: str, site: str, *, changes: bool) -> bool:
+        """Note a point; returns whether a replay counts it, as each run passes it as often.
+
+        Args:
+            name: of the point.
+            site: its line.
+            changes: whether others may see a difference.
+        """
         self._last.append((name, site))
-        self._times.append(time.monotonic())
-        return not self._round()
+        is_again = bool(self._round())
+        self.moves += not is_again
+        return changes or not is_again
 
-    def polls(self) -> bool:
-        """Whether its last points are rounds of a poll, of which the next one may come yet."""
-        length = self._round()
-        if not length:
-            return False
-        times = [*self._times]
-        round_ = (times[-1] - times[-1 - length * (_ROUNDS - 1)]) / (_ROUNDS - 1)
-        return time.monotonic() - times[-1] < max(_LATE * round_, 0.1)
+    def communicates(self) -> None:
+        """The thread passes a point of communication, which no poll does."""
+        self._last.clear()
+        self.moves += 1
 
     def _round(self) -> int:
-        """How many points the thread's poll passes in one round; 0 if it does not poll."""
+        """How many points a round of the last ones has; 0 if they are no rounds."""
         last = [*self._last]
         for length in range(1, _CYCLE + 1):
             if len(last) < length * _ROUNDS:
@@ -69,19 +73,49 @@ class ThreadEvents:
         return 0
 
 
+class Guarded:
+    """A block of ours in a call of the user's: what goes wrong in it is reported, and that call
+    goes on."""
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: object, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        with contextlib.suppress(Exception):
+            text = "".join(traceback.format_exception(error)).rstrip()
+            self._report(f"a point of this test is not recorded:\n{text}")
+        return True
+
+
 class Recording:
     """The events of one run on this rank, from its begin until :meth:`end`."""
 
-    def __init__(self, rank: int, world_size: int, root: str, board: Board | None) -> None:
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        root: str,
+        board: Board | None,
+        report: Callable[[str], None],
+    ) -> None:
         """
         Args:
             rank: of the default process group.
             world_size: number of ranks.
             root: the session's root folder, to which the files of lines are relative.
             board: shows the others how far the threads are; None where nobody waits for that.
+            report: takes what goes wrong here.
         """
         self.rank = rank
         self.world_size = world_size
+        self.guarded = Guarded(report)
         self.is_on = False
         self.on_point: OnPoint = lambda thread, name, number: None
         """Holds the thread, if the schedule wants that."""
@@ -118,10 +152,10 @@ class Recording:
             return None
         return events
 
-    def polls(self, ident: int) -> bool:
-        """Whether a thread polls, by its identifier."""
+    def moves(self, ident: int) -> int:
+        """Points of progress that a thread has passed, by its identifier."""
         events = self._by_ident.get(ident)
-        return events is not None and events.polls()
+        return 0 if events is None else events.moves
 
     # ------------------------------------------------------------------ events
 
@@ -131,6 +165,8 @@ class Recording:
         uses: Callable[[], Iterable[Use]] | Sequence[Use] = (),
         gives: Callable[[], Sequence[str]] | Sequence[str] = (),
         takes: Sequence[str] = (),
+        *,
+        communicates: bool = False,
     ) -> None:
         """The calling thread passes a point, after it was held there if the schedule wants that.
 
@@ -139,22 +175,41 @@ class Recording:
             uses: what the thread uses then; if a function, it is called after a hold.
             gives: tokens; the same.
             takes: tokens.
+            communicates: whether it is a collective, a message or an operation of the fixture.
         """
         events = self.own()
         if events is None:
             return
         events.is_quiet = True
         try:
-            events.counts[name] += 1
-            number = events.counts[name]
-            site = self._site()
-            self.on_point(events.number, name, number)
-            if events.passes(name, site) and self._board is not None:
-                self._board.passed(events.number)
-            made = [*(uses() if callable(uses) else uses)], (gives() if callable(gives) else gives)
-            self._add(events, name, number, site, *made, takes)
+            with self.guarded:
+                self._pass(events, name, uses, gives, takes, communicates)
         finally:
             events.is_quiet = False
+
+    def _pass(
+        self,
+        events: ThreadEvents,
+        name: str,
+        uses: Callable[[], Iterable[Use]] | Sequence[Use],
+        gives: Callable[[], Sequence[str]] | Sequence[str],
+        takes: Sequence[str],
+        communicates: bool,
+    ) -> None:
+        events.counts[name] += 1
+        number = events.counts[name]
+        site = self._site()
+        self.on_point(events.number, name, number)
+        used = [*(uses() if callable(uses) else uses)]
+        given = gives() if callable(gives) else gives
+        if communicates:
+            events.communicates()
+            counts = True
+        else:
+            counts = events.passes(name, site, changes=any(changes for _, changes, _ in used))
+        if counts and self._board is not None:
+            self._board.passed(events.number)
+        self._add(events, name, number, site, used, given, takes)
 
     def note(self, gives: Sequence[str] = (), takes: Sequence[str] = ()) -> None:
         """The calling thread gives or takes tokens where it is held at no time."""
@@ -167,7 +222,7 @@ class Recording:
             rows.append((time.monotonic(), *row))
 
     def _site(self) -> str:
-        frame = user_frame(_getframe(2))
+        frame = user_frame(_getframe(1))
         if frame is None:
             return ""
         file = frame.f_code.co_filename

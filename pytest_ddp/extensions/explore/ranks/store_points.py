@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from sys import _getframe
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch._C import _distributed_c10d
@@ -37,11 +38,25 @@ _TORCH = str(torch.__file__).rpartition("/")[0] + "/"
 _OURS = str(__file__).partition("/pytest_ddp/")[0] + "/pytest_ddp/"
 
 
+_prefixed: MutableMapping[Any, tuple[str, Any]] = WeakKeyDictionary()
+"""The prefix of each prefix store that was made in a run, and the store below it. Asked for it, a
+store says no prefix, and that of a process group notes that somebody wants the store below."""
+
+
 @contextlib.contextmanager
 def watching_stores(recording: Recording, operations: Operations) -> Iterator[None]:
     """The points of stores are those of a run, in the block."""
-    kind: Any = _c10d.Store
+    kind, prefixing = _c10d.Store, _c10d.PrefixStore
+    make = prefixing.__init__
+
+    @functools.wraps(make)
+    def making(self: Any, prefix: str, store: Any) -> None:
+        make(self, prefix, store)
+        _prefixed[self] = prefix, store
+
     with contextlib.ExitStack() as undo:
+        prefixing.__init__ = making
+        undo.callback(setattr, prefixing, "__init__", make)
         for method in (*_CHANGES, *_READS):
             original = vars(kind).get(method)
             if original is not None:  # missing in an older torch
@@ -61,38 +76,34 @@ def _calling(
         caller = _getframe(1).f_code.co_filename
         if recording.own() is None or caller.startswith((_TORCH, _OURS)):
             return original(store, *args, **kwargs)
-        keys = [f"{key}{_place(store, recording.rank)}" for key in _keys(store, args, kwargs)]
-        uses: list[Use] = [(f"key {key}", changes, verb) for key in keys]
-        gives = [f"key {key}" for key in keys] if changes else []
-        recording.point(f"{method}:{','.join(_keys(store, args, kwargs))}", uses, gives)
+        keys: list[str] = []
+        with recording.guarded:
+            given = args[0] if args else kwargs.get("key", kwargs.get("keys", ()))
+            prefix, place = _whole(store, recording.rank)
+            names = [f"{prefix}{key}" for key in (given if isinstance(given, list) else [given])]
+            keys = [f"key {name}{place}" for name in names]
+            uses: list[Use] = [(key, changes, verb) for key in keys]
+            recording.point(f"{method}:{','.join(names)}", uses, keys if changes else ())
         if method not in _WAITS:
             return original(store, *args, **kwargs)
         with operations.waiting_for(Wait(WaitKind.STORE, words=f"store.{method}")):
             result = original(store, *args, **kwargs)
-        recording.note(takes=[f"key {key}" for key in keys])
+        recording.note(takes=keys)
         return result
 
     return call
 
 
-def _keys(store: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
-    given = args[0] if args else kwargs.get("key", kwargs.get("keys", ()))
-    keys = given if isinstance(given, list | tuple) else [given]
+def _whole(store: Any, rank: int) -> tuple[str, str]:
+    """What comes before a store's keys, and which store has them, as two may have the same keys."""
     prefix = ""
-    while isinstance(store, _c10d.PrefixStore):
-        # A class in Python that derives from it may have no prefix of its own.
-        prefix = f"{getattr(store, 'prefix', '')}/{prefix}".lstrip("/")
-        store = store.underlying_store
-    return [f"{prefix}{key}" for key in keys]
-
-
-def _place(store: Any, rank: int) -> str:
-    """Which store has a key, so that keys of two are two; empty for the session's own."""
-    while isinstance(store, _c10d.PrefixStore):
-        store = store.underlying_store
+    while store in _prefixed:
+        own, store = _prefixed[store]
+        prefix = f"{own}/{prefix}"
     if isinstance(store, _c10d.TCPStore):
-        return f" of the store at port {store.port}"
-    path = getattr(store, "path", "")
-    if isinstance(store, _c10d.FileStore) and not path.startswith(("/proc/", "/dev/fd/")):
-        return f" of the store {path}"
-    return f" of a store of rank {rank}" if isinstance(store, _c10d.HashStore) else ""
+        return prefix, f" of the store at port {store.port}"
+    if isinstance(store, _c10d.FileStore):
+        return prefix, f" of the store {store.path}"
+    if isinstance(store, _c10d.HashStore):
+        return prefix, f" of a store of rank {rank}"
+    return prefix, ""  # the default group's

@@ -25,7 +25,10 @@ PAUSE = 0.01
 
 _WAKES = 3
 """How often a thread that sleeps at one line, and does nothing else, must have woken to be one that
-polls what is no point, or keeps time."""
+polls, or keeps time."""
+
+_AWAKE = 0.2
+"""Seconds for which one that polls may be awake."""
 
 _FOR_OTHERS = frozenset(
     {
@@ -53,8 +56,17 @@ class _Seen(NamedTuple):
     ran: bytes
     """How long, and how often."""
     at: Place
+    moves: int
+    """Points of progress that it has passed."""
     wakes: int
     """How often it has run since and come back to the same instruction."""
+    slept: float
+    """When it was last seen to sleep there."""
+
+    @property
+    def polls(self) -> bool:
+        """Whether it does the same again and again, and sleeps in between."""
+        return self.wakes >= _WAKES
 
 
 class Watch:
@@ -117,10 +129,10 @@ class Watch:
             if ident in self._held or thread.name.startswith(_BYSTANDERS):
                 continue
             wait = waits.get(ident, Wait(WaitKind.UNKNOWN))
-            now = seen[ident] = self._see(ident, thread.native_id or 0)
             before = self._seen.get(ident)
+            now = seen[ident] = self._see(ident, thread.native_id or 0, wait)
             has_run = before is None or before.ran != now.ran
-            of_thread, is_steady = self._state(ident, wait, now, has_run=has_run)
+            of_thread, is_steady = self._state(wait, now, has_run=has_run)
             moved |= has_run and not is_steady
             state = min(state, of_thread)
         if self._others_run(native):
@@ -131,14 +143,12 @@ class Watch:
         board.put(Field.CALM, self._calm)
         board.put(Field.LOOKS, board.get(board.rank, Field.LOOKS) + 1)
 
-    def _state(self, thread: int, wait: Wait, now: _Seen, *, has_run: bool) -> tuple[State, bool]:
+    def _state(self, wait: Wait, now: _Seen, *, has_run: bool) -> tuple[State, bool]:
         """What a thread does, and whether it goes on to do that although it has run."""
-        if self._recording.polls(thread) or (wait.kind in _BY_ITSELF and now.wakes >= _WAKES):
+        if now.polls or wait.kind in _POLLS_INSIDE:
             return State.RESTS, True
         if wait.kind is WaitKind.FIXTURE:
             self._board.put(Field.EXCHANGE, self._recording.exchanges)
-        if wait.kind in _POLLS_INSIDE:
-            return State.RESTS, True
         if wait.kind in _FOR_OTHERS:
             return State.COMPUTES if has_run else State.RESTS, False
         if wait.kind is WaitKind.POLL and not (has_run or wait.is_timed or _has_children()):
@@ -146,13 +156,22 @@ class Watch:
         by_itself = wait.kind in (WaitKind.SLEEP, WaitKind.SUBPROCESS, WaitKind.POLL)
         return State.SLEEPS if by_itself else State.COMPUTES, False
 
-    def _see(self, thread: int, native: int) -> _Seen:
-        at = tuple((id(frame.f_code), frame.f_lasti) for frame in stack_of(thread)[:_FRAMES])
-        ran = _read(native, "schedstat")
+    def _see(self, thread: int, native: int, wait: Wait) -> _Seen:
+        ran, moves, now = (
+            _read(native, "schedstat"),
+            self._recording.moves(thread),
+            time.monotonic(),
+        )
         before = self._seen.get(thread)
-        if before is None or before.at != at:
-            return _Seen(ran, at, 0)
-        return _Seen(ran, at, before.wakes + (before.ran != ran))
+        goes_on = before is not None and before.moves == moves
+        if wait.kind not in _BY_ITSELF:
+            if before is not None and goes_on and now - before.slept < _AWAKE:
+                return before._replace(ran=ran)
+            return _Seen(ran, (), moves, 0, 0.0)
+        at = tuple((id(frame.f_code), frame.f_lasti) for frame in stack_of(thread)[:_FRAMES])
+        if before is None or not goes_on or before.at != at:
+            return _Seen(ran, at, moves, 0, now)
+        return _Seen(ran, at, moves, before.wakes + (before.ran != ran), now)
 
     def _others_run(self, known: set[int]) -> bool:
         """Whether a thread of C++ runs, or could."""
