@@ -164,7 +164,7 @@ class Watch:
         )
         before = self._seen.get(thread)
         goes_on = before is not None and before.moves == moves
-        if wait.kind not in _BY_ITSELF:
+        if wait.kind not in _BY_ITSELF or not wait.is_timed:
             if before is not None and goes_on and now - before.slept < _AWAKE:
                 return before._replace(ran=ran)
             return _Seen(ran, (), moves, 0, 0.0)
