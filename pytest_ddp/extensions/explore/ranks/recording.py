@@ -42,6 +42,8 @@ class ThreadEvents:
         """Names and sites of its last points."""
         self.moves = 0
         """Points that it has passed, without new rounds of a poll."""
+        self.again = 0
+        """Points of such rounds since the last other one."""
 
     def passes(self, name: str, site: str, *, changes: bool) -> bool:
         """Note a point; returns whether a replay counts it, as each run passes it as often.
@@ -54,12 +56,14 @@ class ThreadEvents:
         self._last.append((name, site))
         is_again = bool(self._round())
         self.moves += not is_again
+        self.again = self.again + 1 if is_again else 0
         return changes or not is_again
 
     def communicates(self) -> None:
         """The thread passes a point of communication, which no poll does."""
         self._last.clear()
         self.moves += 1
+        self.again = 0
 
     def _round(self) -> int:
         """How many points a round of the last ones has; 0 if they are no rounds."""
@@ -152,10 +156,9 @@ class Recording:
             return None
         return events
 
-    def moves(self, ident: int) -> int:
-        """Points of progress that a thread has passed, by its identifier."""
-        events = self._by_ident.get(ident)
-        return 0 if events is None else events.moves
+    def of(self, ident: int) -> ThreadEvents | None:
+        """The events of a thread, by its identifier; None for one that the test has not started."""
+        return self._by_ident.get(ident)
 
     # ------------------------------------------------------------------ events
 

@@ -27,6 +27,9 @@ _WAKES = 3
 """How often a thread that sleeps at one line, and does nothing else, must have woken to be one that
 polls, or keeps time."""
 
+_BEATS, _LASTING = 10, 1.5
+"""The same for one that passes no point in between, and seconds for which it must do so: a loop
+that sleeps and computes is no poll, but a thread that keeps time ends by itself at no time."""
 _AWAKE = 0.2
 """Seconds for which one that polls may be awake."""
 
@@ -60,13 +63,19 @@ class _Seen(NamedTuple):
     """Points of progress that it has passed."""
     wakes: int
     """How often it has run since and come back to the same instruction."""
+    since: float
+    """When it was first seen to sleep there."""
     slept: float
-    """When it was last seen to sleep there."""
+    """When it was last."""
+    repeats: bool
+    """Whether it passes the same points in between, or waits for what others may do earlier."""
 
     @property
     def polls(self) -> bool:
         """Whether it does the same again and again, and sleeps in between."""
-        return self.wakes >= _WAKES
+        if self.repeats:
+            return self.wakes >= _WAKES
+        return self.wakes >= _BEATS and self.slept - self.since >= _LASTING
 
 
 class Watch:
@@ -157,21 +166,21 @@ class Watch:
         return State.SLEEPS if by_itself else State.COMPUTES, False
 
     def _see(self, thread: int, native: int, wait: Wait) -> _Seen:
-        ran, moves, now = (
-            _read(native, "schedstat"),
-            self._recording.moves(thread),
-            time.monotonic(),
-        )
+        ran, now = _read(native, "schedstat"), time.monotonic()
+        events = self._recording.of(thread)
+        moves, again = (0, 0) if events is None else (events.moves, events.again)
         before = self._seen.get(thread)
         goes_on = before is not None and before.moves == moves
         if wait.kind not in _BY_ITSELF or not wait.is_timed:
             if before is not None and goes_on and now - before.slept < _AWAKE:
                 return before._replace(ran=ran)
-            return _Seen(ran, (), moves, 0, 0.0)
+            return _Seen(ran, (), moves, 0, 0.0, 0.0, repeats=False)
         at = tuple((id(frame.f_code), frame.f_lasti) for frame in stack_of(thread)[:_FRAMES])
         if before is None or not goes_on or before.at != at:
-            return _Seen(ran, at, moves, 0, now)
-        return _Seen(ran, at, moves, before.wakes + (before.ran != ran), now)
+            return _Seen(ran, at, moves, 0, now, now, repeats=False)
+        repeats = wait.kind is not WaitKind.SLEEP or again > 0
+        wakes = before.wakes + (before.ran != ran)
+        return _Seen(ran, at, moves, wakes, before.since, now, repeats)
 
     def _others_run(self, known: set[int]) -> bool:
         """Whether a thread of C++ runs, or could."""
