@@ -443,7 +443,10 @@ class Operations:
 
 
 def _kernels_number(thread: int) -> int | None:
-    """The kernel's number of a thread of Python."""
+    """The kernel's number of a thread of Python; None for the one that asks, which waits for
+    nothing."""
+    if thread == threading.get_ident():
+        return None
     # Not by enumerate(), which takes a lock that the thread may have.
     known: Any = threading._active.get(thread)  # type: ignore[attr-defined]
     number: int | None = None if known is None else known.native_id
