@@ -9,14 +9,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pytest
 
 from pytest_ddp.extensions.explore import EXTENSION, replays, words
-from pytest_ddp.extensions.explore.conflicts import Conflict, conflicts
 from pytest_ddp.extensions.explore.options import RUNS
 from pytest_ddp.extensions.explore.ranks.board import Board, Turn, size
 from pytest_ddp.extensions.explore.replays import Ends, KeptFailure
@@ -97,7 +95,6 @@ class TestRuns:
         self._exploration = Exploration()
         self._plain: list[bool] = []
         """Whether each run without a hold has passed."""
-        self._plain_threads: list[Threads] = []
         """What they have shown."""
         self._isolate = False
         self._made = 0
@@ -125,7 +122,7 @@ class TestRuns:
         result = yield from self._run("replay", schedule, ends)
         if not self._any_reached(schedule):
             return ItemVerdict(result)
-        heading = words.heading(schedule, self._sites, None, "")
+        heading = words.heading(schedule, self._sites, (), "")
         return ItemVerdict(result, heading=heading, closing=words.replay_line(schedule))
 
     def explore(self, most: int) -> Runs:
@@ -192,22 +189,9 @@ class TestRuns:
         replays.keep(self._item, KeptFailure(text, ends))
         self._tally.explored += 1
         others = words.other_runs(self._made, most, self._plain.count(True))
-        heading = words.heading(schedule, self._sites, self._conflict(schedule), others)
+        turned = self._exploration.turned(schedule)
+        heading = words.heading(schedule, self._sites, turned, others)
         return ItemVerdict(result, heading=heading, closing=words.replay_line(schedule))
-
-    def _conflict(self, schedule: Schedule) -> Conflict | None:
-        """What the schedule has turned around.
-
-        Where the run has not shown it, as ranks were stopped: for what it was chosen.
-        """
-        shown = self._exploration.turned()
-        chosen = (
-            conflict
-            for threads in self._plain_threads
-            for conflict in conflicts(threads)
-            if Hold(conflict.held.thread, conflict.held.point, conflict.held.number) in schedule
-        )
-        return next(itertools.chain(shown, chosen), None)
 
     def _not_explored(self, result: RunResult, reason: str = "") -> ItemVerdict:
         self._tally.not_explored[reason or _outcome(result)] += 1
@@ -243,7 +227,6 @@ class TestRuns:
         else:
             self._plain.append(_passed(result))
             self._seconds = max(self._seconds, sum(report.duration for report in result.reports))
-            self._plain_threads.append(threads)
         self._exploration.ran(schedule, threads)
         self._sites.update(
             (Hold(event.thread, event.point, event.number), event.site)

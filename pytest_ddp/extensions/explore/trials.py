@@ -91,13 +91,13 @@ class Exploration:
         """Of how many of these some conflict was not yet tried in both orders."""
         return len({c.kind for pair, c in self._conflicts.items() if pair not in self._done})
 
-    def turned(self) -> list[Conflict]:
-        """What the last run has turned around: for each of its holds the most telling conflict,
-        where one is known."""
-        run = self._runs[-1]
+    def turned(self, schedule: Schedule) -> list[Conflict]:
+        """What the last run with a schedule has turned around: for each hold the most telling
+        conflict, where one is known."""
+        run = next(run for run in reversed(self._runs) if run.schedule == schedule)
         turned = [c for pair, c in self._conflicts.items() if run.has_turned(*pair)]
         found = []
-        for hold in run.schedule:
+        for hold in schedule:
             # Ranks that have died leave no events: what was meant to be turned around comes last.
             found += [
                 *(conflict for conflict in turned if _hold(conflict) == hold),

@@ -192,7 +192,7 @@ def _thing(use: Access) -> str:
         case "mailbox" if use.verb == FROM_ANY:
             return "rank"
         case "mailbox":
-            return f"to {name.removeprefix('of ')}"
+            return name.removeprefix("of ")
         case "file" | "entry" | "folder":
             return _shortened(name)
         case _:

@@ -78,7 +78,7 @@ class World:
         yield Wait(lambda: self.given.issuperset(tokens), tuple(tokens))
 
     def sends(self, rank: int, to: int, line: str) -> Generator[Point, None, None]:
-        mailbox = Access(f"mailbox of rank {to}", changes=True, verb="sends")
+        mailbox = Access(f"mailbox of rank {to}", changes=True, verb="sends to")
         yield Point("send", line, (mailbox,))
         self.mailboxes.setdefault(to, deque()).append(rank)
 

@@ -92,7 +92,7 @@ def test_what_two_uses_are(one: Access, other: Access, *, conflict: bool) -> Non
 
 def test_a_mailbox_counts_if_some_receive_takes_what_comes_first() -> None:
     sends = [
-        event(r, r, "send", uses=[changes("of rank 0", "mailbox", "sends")], site="t.py:3")
+        event(r, r, "send", uses=[changes("of rank 0", "mailbox", "sends to")], site="t.py:3")
         for r in (1, 2)
     ]
     assert not found(*sends)

@@ -351,7 +351,7 @@ def test_a_conflict_whose_hold_ended_too_soon_is_tried_but_not_turned() -> None:
     assert hold == (Hold(RankThread(0), "open:a", 1),)
     exploration.ran(hold, by_threads([held, other, more, later]))
     assert exploration.open_kinds == 1
-    assert exploration.turned()[0].first == held
+    assert exploration.turned(hold)[0].first == held
     assert exploration.next_schedule() == (Hold(RankThread(0), "open:b", 1),)
     exploration.ran((Hold(RankThread(0), "open:b", 1),), by_threads([held, other]))
     assert exploration.next_schedule() is None
@@ -379,6 +379,30 @@ def test_a_conflict_that_only_a_held_run_shows_is_tried_with_two_holds() -> None
     assert not result.unreached
 
 
+def test_what_only_a_late_begin_shows_is_tried_with_it() -> None:
+    """What rank 1 does depends on something that is not recorded."""
+
+    def program(world: World) -> dict[RankThread | int, Thread]:
+        begun: list[int] = []
+
+        def zero() -> Thread:
+            yield 0.1
+            begun.append(0)
+            yield from world.receives(0, "t.py:2")
+            yield 0.1
+            yield from world.exists("b", "t.py:3")
+
+        def one() -> Thread:
+            is_late = bool(begun)
+            yield from world.sends(1, 0, "t.py:5")
+            if is_late:
+                yield from world.writes("b", "", "t.py:6")
+
+        return {0: zero(), 1: one()}
+
+    assert tried(program) == ["0@begin#1", "1@begin#1", "1@begin#1+1@open:b#1"]
+
+
 def test_passing_folders_is_tried_last_of_the_kinds() -> None:
     makes = event(0, 1, "mkdir:d", site="t.py:1", uses=[changes("d", "entry")])
     makes_too = event(1, 2, "mkdir:d", site="t.py:1", uses=[changes("d", "entry")])
@@ -404,7 +428,7 @@ def test_a_run_that_has_left_no_events_shows_nothing(
     exploration.ran((Hold(RankThread(0), "begin"),), threads)
     assert exploration.next_schedule() is None
     assert (exploration.kinds, exploration.open_kinds) == (0, 0)
-    assert not exploration.turned()
+    assert not exploration.turned((Hold(RankThread(0), "begin"),))
 
 
 # ---------------------------------------------------------------- what was turned around
@@ -412,7 +436,7 @@ def test_a_run_that_has_left_no_events_shows_nothing(
 
 def test_the_lines_of_a_finding() -> None:
     result = explore(removed_too_early)
-    (conflict,) = result.exploration.turned()
+    (conflict,) = result.exploration.turned(result.schedules[-1])
     assert (conflict.first.site, conflict.second.site) == ("t.py:5", "t.py:9")
 
 
@@ -421,7 +445,8 @@ def test_of_a_late_begin_the_last_conflict_that_it_has_turned_is_told() -> None:
         exploration = Exploration()
         exploration.ran((), run(program).threads)
         exploration.ran((hold,), run(program, (hold,)).threads)
-        return exploration.turned()[0].second.site
+        exploration.ran((), run(program).threads)
+        return exploration.turned((hold,))[0].second.site
 
     assert turned(last_writer, Hold(RankThread(0), "begin")) == "t.py:5"
     assert turned(removed_too_early, Hold(RankThread(1), "open:best")) == "t.py:9"
@@ -429,7 +454,8 @@ def test_of_a_late_begin_the_last_conflict_that_it_has_turned_is_told() -> None:
 
 def test_of_two_holds_each_has_its_conflict() -> None:
     result = explore(two_stale_reads)
-    assert [each.first.site for each in result.exploration.turned()] == ["t.py:1", "t.py:7"]
+    turned = result.exploration.turned(result.schedules[-1])
+    assert [each.first.site for each in turned] == ["t.py:1", "t.py:7"]
 
 
 # ---------------------------------------------------------------- random programs

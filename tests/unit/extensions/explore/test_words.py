@@ -112,8 +112,8 @@ def test_long_names_keep_their_ends_and_lines_their_width() -> None:
             "rank 1 takes lock l at a.py:1; thread 2 of rank 0 takes it at a.py:2",
         ),
         (
-            changes("of rank 3, tag 5", "mailbox", "sends"),
-            changes("of rank 3, tag 5", "mailbox", "sends"),
+            changes("of rank 3, tag 5", "mailbox", "sends to"),
+            changes("of rank 3, tag 5", "mailbox", "sends to"),
             "rank 1 sends to rank 3, tag 5 at a.py:1; thread 2 of rank 0 sends to rank 3, tag 5 at "
             "a.py:2",
         ),
