@@ -299,6 +299,30 @@ def test_a_late_begin_is_paired_only_if_it_turns_around_what_no_other_hold_does(
     assert not [each for each in schedules if len(each) == 2 and each[0].point == "begin"]
 
 
+def test_pairs_of_kinds_come_by_turns_and_two_holds_of_one_thread_last() -> None:
+    """Of a, b and c rank 0 writes two first and rank 1 the third."""
+
+    def program(world: World) -> dict[RankThread | int, Thread]:
+        def rank(number: int) -> Thread:
+            for step in range(2):
+                for place, file in enumerate("abc"):
+                    yield 0.01 if number == (file == "c") else 0.1
+                    yield from world.writes(file, "", f"t.py:{file}")
+                    yield from world.barrier(number, 3 * step + place)
+
+        return {number: rank(number) for number in range(2)}
+
+    pairs = [each for each in explore(program, 60).schedules if len(each) == 2]
+    assert [schedule_text(pair) for pair in pairs[:3]] == [
+        "0@open:a#1+1@open:c#1",
+        "0@open:b#1+1@open:c#1",
+        "0@open:a#1+1@open:c#2",
+    ]
+    threads = [len({hold.thread for hold in pair}) for pair in pairs]
+    assert threads == sorted(threads, reverse=True)
+    assert threads.count(1) > 3 < threads.count(2)
+
+
 def test_an_order_that_a_plain_run_has_shown_is_not_tried_again() -> None:
     """Rank 0 writes first; held, it writes after both reads, and so the second read has come after
     the write and before it."""
