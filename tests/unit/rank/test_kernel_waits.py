@@ -132,9 +132,13 @@ def test_a_stated_wait_is_that_of_its_thread() -> None:
 
 def test_the_wait_of_a_forked_process_is_its_own() -> None:
     def look(pipe: Any) -> None:
-        thread = threading.Thread(target=time.sleep, args=(_LIMIT,), daemon=True)
-        thread.start()
-        pipe.send(_until_blocked(Operations(), thread).kind)
+        main, waits = threading.main_thread(), threading.Thread(target=answer, args=(pipe,))
+        assert main is threading.current_thread()
+        waits.start()
+        time.sleep(_LIMIT)
+
+    def answer(pipe: Any) -> None:
+        pipe.send(_until_blocked(Operations(), threading.main_thread()).kind)
         os._exit(0)
 
     ours, theirs = multiprocessing.Pipe()
