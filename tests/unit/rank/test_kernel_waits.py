@@ -53,8 +53,8 @@ class _Waits:
     def output(self) -> None:
         self._command("print(input())", stdout=subprocess.PIPE)
 
-    def _command(self, code: str, **kwargs: Any) -> None:
-        process = subprocess.Popen([sys.executable, "-Sc", code], stdin=self.theirs, **kwargs)
+    def _command(self, code: str, stdout: int | None = None) -> None:
+        process = subprocess.Popen([sys.executable, "-Sc", code], stdin=self.theirs, stdout=stdout)
         process.communicate()
 
     def end(self) -> None:
