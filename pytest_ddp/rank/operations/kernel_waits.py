@@ -13,6 +13,7 @@ import platform
 from typing import NamedTuple
 
 from pytest_ddp.system import processes
+from pytest_ddp.system.stdlib import os, threading
 
 
 class Call(enum.Enum):
@@ -97,6 +98,12 @@ _NUMBERS = {
 }
 _machine = _NUMBERS.get(platform.machine())
 _ROWS = {} if _machine is None else _machine.rows()
+
+
+def kernels_number(thread: threading.Thread) -> int:
+    """The kernel's number of a thread of this process; 0 for one that has not begun."""
+    # Python up to 3.12 keeps the number that the main thread had before a fork.
+    return os.getpid() if thread is threading.main_thread() else thread.native_id or 0
 
 
 def blocked(thread: int) -> Blocked | None:

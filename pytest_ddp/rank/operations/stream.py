@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, Protocol
 import torch.distributed as dist
 
 from pytest_ddp.rank.operations.describing import Describer
+from pytest_ddp.rank.operations.kernel_waits import kernels_number
 from pytest_ddp.rank.operations.operation import Description, Given, Issuer, Operation
 from pytest_ddp.rank.operations.origins import stack_of
 from pytest_ddp.rank.operations.table import Form
@@ -449,8 +450,7 @@ def _kernels_number(thread: int) -> int | None:
         return None
     # Not by enumerate(), which takes a lock that the thread may have.
     known: Any = threading._active.get(thread)  # type: ignore[attr-defined]
-    number: int | None = None if known is None else known.native_id
-    return number
+    return None if known is None else kernels_number(known)
 
 
 Provision = Callable[[Operations], Callable[[], None]]

@@ -48,11 +48,14 @@ class _Waits:
             fcntl.flock(file, fcntl.LOCK_EX)
 
     def command(self) -> None:
-        subprocess.run([sys.executable, "-Sc", "input()"], stdin=self.theirs, check=False)
+        self._command("input()")
 
     def output(self) -> None:
-        line = [sys.executable, "-Sc", "print(input())"]
-        subprocess.run(line, stdin=self.theirs, capture_output=True, check=False)
+        self._command("print(input())", stdout=subprocess.PIPE)
+
+    def _command(self, code: str, stdout: int | None = None) -> None:
+        process = subprocess.Popen([sys.executable, "-Sc", code], stdin=self.theirs, stdout=stdout)
+        process.communicate()
 
     def end(self) -> None:
         self.lock.release()
@@ -97,7 +100,7 @@ CASES: dict[str, tuple[Callable[[_Waits], Any], WaitKind, bool]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_wait_in_c_has_its_kind(waits: _Waits, name: str) -> None:
     function, kind, is_timed = CASES[name]
-    thread = threading.Thread(target=function, args=(waits,))
+    thread = threading.Thread(target=lambda: function(waits))
     thread.start()
     try:
         found = _until_blocked(Operations(), thread)
@@ -132,9 +135,13 @@ def test_a_stated_wait_is_that_of_its_thread() -> None:
 
 def test_the_wait_of_a_forked_process_is_its_own() -> None:
     def look(pipe: Any) -> None:
-        thread = threading.Thread(target=time.sleep, args=(_LIMIT,), daemon=True)
-        thread.start()
-        pipe.send(_until_blocked(Operations(), thread).kind)
+        main, waits = threading.main_thread(), threading.Thread(target=answer, args=(pipe,))
+        assert main is threading.current_thread()
+        waits.start()
+        time.sleep(_LIMIT)
+
+    def answer(pipe: Any) -> None:
+        pipe.send(_until_blocked(Operations(), threading.main_thread()).kind)
         os._exit(0)
 
     ours, theirs = multiprocessing.Pipe()

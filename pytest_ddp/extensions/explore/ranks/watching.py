@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from pytest_ddp.extensions.explore.ranks.board import Board, Field, State
 from pytest_ddp.extensions.explore.ranks.recording import Recording
+from pytest_ddp.rank.operations.kernel_waits import kernels_number
 from pytest_ddp.rank.operations.origins import stack_of
 from pytest_ddp.rank.operations.stream import Operations
 from pytest_ddp.rank.operations.wait import Wait, WaitKind
@@ -131,15 +132,15 @@ class Watch:
         board.put(Field.EXCHANGE, 0)
         state, moved = State.RESTS, False
         seen: dict[int, _Seen] = {}
-        native: set[int] = {self._thread.native_id or 0}
+        native: set[int] = {kernels_number(self._thread)}
         for thread in threading.enumerate():
-            ident = thread.ident or 0
-            native.add(thread.native_id or 0)
+            ident, number = thread.ident or 0, kernels_number(thread)
+            native.add(number)
             if ident in self._held or thread.name.startswith(_BYSTANDERS):
                 continue
             wait = waits.get(ident, Wait(WaitKind.UNKNOWN))
             before = self._seen.get(ident)
-            now = seen[ident] = self._see(ident, thread.native_id or 0, wait)
+            now = seen[ident] = self._see(ident, number, wait)
             has_run = before is None or before.ran != now.ran
             of_thread, is_steady = self._state(wait, now, has_run=has_run)
             moved |= has_run and not is_steady
