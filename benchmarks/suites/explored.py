@@ -9,6 +9,13 @@ import os
 import time
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from pytest_ddp.extensions.explore import EXTENSION
+from pytest_ddp.extensions.explore.options import RUNS
+from pytest_ddp.session.planned_runs import PlannedRun
 
 WORLD_SIZE = int(os.environ["BENCHMARK_WORLD_SIZE"])
 TESTS = int(os.environ["BENCHMARK_COUNT"])
@@ -20,10 +27,6 @@ ORDINARY = 3
 @pytest.mark.ddp(world_size=WORLD_SIZE, timeout=120)
 @pytest.mark.parametrize("number", range(TESTS))
 def test_training(ddp, tmp_path, number):
-    import torch
-    import torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
-
     torch.manual_seed(number)
     model = DistributedDataParallel(torch.nn.Linear(256, 256))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -51,12 +54,10 @@ class Times:
         return plan and type(plan)(self._timed(item, plan.runs), plan.reruns)
 
     def _timed(self, item, runs):
-        from pytest_ddp.extensions.explore import EXTENSION
-        from pytest_ddp.extensions.explore.options import RUNS
-        from pytest_ddp.session.planned_runs import PlannedRun
-
         for number in range(ORDINARY):
-            yield from self._run(PlannedRun("ordinary"), "first ordinary" if not number else "ordinary")
+            yield from self._run(
+                PlannedRun("ordinary"), "first ordinary" if not number else "ordinary"
+            )
         planned, kinds = next(runs), ["recorded", "first recorded"]
         while True:
             holds = planned.sent[EXTENSION]["holds"]
@@ -67,7 +68,9 @@ class Times:
                 self.found[-1] |= {
                     "hold": sum(seconds),
                     "late": [
-                        lateness(result.sent, EXTENSION, hold, seconds[place])
+                        lateness(result.sent, hold, seconds[place])
+                        if board.turn(place).name == "OVER"
+                        else None
                         for place, hold in enumerate(holds)
                     ],
                     "how": [board.turn(place).name for place in range(len(holds))],
@@ -91,16 +94,16 @@ class Times:
             json.dump(self.found, file)
 
 
-def lateness(sent, extension, hold, seconds):
+def lateness(sent, hold, seconds):
     """Seconds from the last event of the others, or the begin of the hold, until it ended."""
     _, rank, thread, point, number, *_ = hold
     rows = {
         (each, other): events
         for each, found in sent.items()
-        for other, events in found[extension]["threads"]
+        for other, events in found[EXTENSION]["threads"]
     }
-    ended = [row[0] for row in rows.pop((rank, thread)) if row[1:3] == (point, number)]
-    if not ended:
+    ended = [row[0] for row in rows.pop((rank, thread)) if list(row[1:3]) == [point, number]]
+    if not ended:  # the test was over before
         return None
     before = [row[0] for events in rows.values() for row in events if row[0] < ended[0]]
     return ended[0] - max([ended[0] - seconds, *before])
