@@ -54,7 +54,9 @@ class _Waits:
         self._command("print(input())", stdout=subprocess.PIPE)
 
     def _command(self, code: str, stdout: int | None = None) -> None:
-        process = subprocess.Popen([sys.executable, "-Sc", code], stdin=self.theirs, stdout=stdout)
+        process = subprocess.Popen(
+            [sys.executable, "-Sc", code], stdin=self.theirs.fileno(), stdout=stdout
+        )
         process.communicate()
 
     def end(self) -> None:
