@@ -465,6 +465,22 @@ def test_passing_folders_is_tried_last_of_the_kinds() -> None:
     assert exploration.next_schedule() == (Hold(RankThread(0), "mkdir:d", 1),)
 
 
+def test_passing_folders_is_paired_last() -> None:
+    def program(world: World) -> dict[RankThread | int, Thread]:
+        def rank(number: int) -> Thread:
+            yield 0.1 * number
+            yield from world.makes_again("d", "t.py:1")
+            yield from world.exists(f"d/{number}", "t.py:2")
+            yield from world.writes("a", "", "t.py:3")
+
+        return {number: rank(number) for number in range(2)}
+
+    assert tried(program) == [
+        *("0@mkdir:d#1", "0@begin#1", "1@begin#1"),
+        *("0@mkdir:d#1+1@open:a#1", "0@mkdir:d#1+1@stat:d/1#1"),
+    ]
+
+
 def test_a_test_with_one_thread_has_nothing_to_try() -> None:
     exploration = Exploration()
     exploration.ran((), by_threads([event(0, 0, "begin"), event(0, 1, "open:a")]))
