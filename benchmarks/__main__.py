@@ -7,9 +7,10 @@ plugin where there is no ddp test), ``profiles`` (where the time of a warm test 
 ``overhead`` (of what watches a rank), ``comms`` (of an open block of ``ddp.comms``), ``verdicts``
 (from a hang to its verdict), ``startup`` (of ranks, and their memory), ``machines`` (of ranks on
 other machines, for pytest and its coordinator), ``spread`` (of a test on two machines, beside one),
-``memory`` (of a shared cache), ``worlds`` (of a test in several worlds). All of them without a
-name. ``--quick`` measures less, to see that all works; ``--write`` puts each table into
-docs/benchmarks.md as soon as it is there; other options go to the part.
+``memory`` (of a shared cache), ``worlds`` (of a test in several worlds), ``explored`` (of runs that
+are recorded, or in which a thread is held). All of them without a name. ``--quick`` measures less,
+to see that all works; ``--write`` puts each table into docs/benchmarks.md as soon as it is there;
+other options go to the part.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import TextIO
 
 from benchmarks import (
     comms,
+    explored,
     machines,
     memory,
     overhead,
@@ -55,6 +57,7 @@ PARTS: dict[str, Callable[[Sequence[str]], None]] = {
     "spread": spread.main,
     "memory": memory.main,
     "worlds": worlds.main,
+    "explored": explored.main,
 }
 DOCUMENT = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 _END = "<!-- end of numbers -->\n"

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from benchmarks import machines, verdicts
+from benchmarks import explored, machines, verdicts
 from benchmarks.__main__ import DOCUMENT, PARTS, with_numbers
 from benchmarks.measure import SUITES, Cost, run
 from benchmarks.overhead import Pairs, table
@@ -33,6 +33,26 @@ def test_what_node_0_pays_is_told_for_a_rank() -> None:
         "| one machine, 4 ranks | 2.0 ms | 0.0 ms | 0.50 ms | - | - |",
         "| 2 machines, 4 ranks | 2.0 ms | 1.0 ms | 0.75 ms | 2.2 | 1500 |",
     ]
+
+
+def test_a_held_run_is_told_without_its_hold() -> None:
+    held = {"hold": 0.5, "late": [0.05, None], "how": ["OVER", "EXPIRED"]}
+    runs = [
+        {"kind": "first ordinary", "seconds": 9.0},
+        *({"kind": "ordinary", "seconds": seconds} for seconds in (0.1, 0.2, 0.9)),
+        *({"kind": "recorded", "seconds": seconds} for seconds in (0.2, 0.3)),
+        {"kind": "held", "seconds": 0.8, **held},
+    ]
+    rows = list(explored.table(runs))
+    assert rows[2:5] == [
+        "| without recording | 3 | 200 ms | 1.00 |",
+        "| recorded | 2 | 250 ms | 1.25 |",
+        "| with a hold, less its time | 1 | 300 ms | 1.50 |",
+    ]
+    assert rows[-1] == (
+        "Of 2 holds a bound ended 1. The others ended 50 ms after the last event of the other "
+        "threads (median), at most 50 ms."
+    )
 
 
 def test_one_run_that_passed_is_not_outvoted() -> None:

@@ -9,7 +9,10 @@ with several givers orders nothing: which of them came first is chance.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
+
+BEGIN = "begin"
+"""The name of the point at which a thread begins, and thread 0 the test."""
 
 
 class RankThread(NamedTuple):
@@ -25,8 +28,8 @@ class Access(NamedTuple):
     """The use of something that other threads or ranks may use."""
 
     thing: str
-    """Such as ``file best.ckpt``, ``entry best.ckpt``, ``key done``; one name for one thing in all
-    ranks."""
+    """One name for one thing in all ranks: a kind and a name, as in ``file best.ckpt``;
+    :mod:`~pytest_ddp.extensions.explore.conflicts` lists the kinds."""
     changes: bool
     """Whether others may see a difference."""
     verb: str
@@ -38,7 +41,8 @@ class Event(NamedTuple):
 
     thread: RankThread
     at: float
-    """When, in seconds of a clock that all ranks share."""
+    """When, in seconds of a clock that all ranks share; of a point, when the thread goes on, so
+    after a hold."""
     point: str = ""
     """The name of the point, such as ``open:best.ckpt``; empty where nothing can be held."""
     number: int = 0
@@ -50,5 +54,8 @@ class Event(NamedTuple):
     takes: tuple[str, ...] = ()
 
 
-Events = tuple[Event, ...]
+Events: TypeAlias = tuple[Event, ...]
 """The events of a thread, in its order."""
+
+Threads: TypeAlias = tuple[Events, ...]
+"""What all threads of all ranks did in one run: of each thread its events, in any order."""

@@ -1,0 +1,240 @@
+"""What users read about schedules, in lines of at most 100 columns. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from pytest_ddp.extensions.explore.conflicts import FROM_ANY, Conflict
+from pytest_ddp.extensions.explore.run_events import BEGIN, Access, Event, RankThread
+from pytest_ddp.extensions.explore.schedule import Hold, Schedule, schedule_text
+
+_WIDTH = 100
+_LONGEST_NAME = 40
+"""Columns; of a longer name its end is shown."""
+_SHORTER_NAME = 20
+"""Columns, where the first line is too long otherwise."""
+
+
+def heading(
+    schedule: Schedule, sites: Mapping[Hold, str], turned: Sequence[Conflict], others: str
+) -> str:
+    """The lines above the verdict of a run that has failed under a schedule.
+
+    Args:
+        schedule: of the run.
+        sites: the line of each hold's point, as far as known.
+        turned: the conflicts that the schedule has turned around, as far as known.
+        others: how other runs ended, as :func:`other_runs` writes it; empty where there are none.
+    """
+    passes = "; passes otherwise" if others else ""
+    if len(schedule) == 1:
+        lines = [_first_line(schedule[0], sites, passes)]
+    else:
+        threads = list(dict.fromkeys(_thread(hold.thread) for hold in schedule))
+        are = "are late" if len(threads) > 1 else f"is late {len(schedule)} times"
+        lines = [f"fails when {' and then '.join(threads)} {are}{passes}"]
+        for number, hold in enumerate(schedule, 1):
+            lines += _wrapped(f"{number}. {_late(hold, sites)}")
+    if others:
+        lines += _wrapped(f"({others})")
+    for conflict in turned:
+        lines += _clauses(conflict_text(conflict))
+    return "\n".join(lines)
+
+
+def other_runs(number: int, most: int, plain: int) -> str:
+    """How the runs before a failure ended.
+
+    Args:
+        number: of the run, from 1.
+        most: how many runs there may be.
+        plain: how many runs without a hold have passed.
+    """
+    return f"schedule {number} of {most}; {_counted(plain, 'plain run')} passed"
+
+
+def replay_line(schedule: Schedule) -> str:
+    """How a user runs the test with this schedule again."""
+    return f"Replay: --ddp-schedule='{schedule_text(schedule)}'"
+
+
+def flaky_heading(failed: int, runs: int) -> str:
+    """The line above the verdict of a test that fails now and then without a hold."""
+    return f"fails in {failed} of {_counted(runs, 'run')} without a hold"
+
+
+def not_reached(hold: Hold, passed: int) -> str:
+    """Why a test with ``--ddp-schedule`` fails of which a thread did not come to a hold.
+
+    Args:
+        hold: the one that did not begin.
+        passed: how often the thread has passed points of this name.
+    """
+    thread, point = _thread(hold.thread), point_text(hold.point)
+    if hold.point == BEGIN:
+        reason = f"{thread} did not begin, so it was not held there"
+    elif passed:
+        reason = (
+            f"{thread} passed {point} {_counted(passed, 'time')}, so it was not held before the "
+            f"{_ordinal(hold.number)}"
+        )
+    else:
+        reason = f"{thread} did not come to {point}, so it was not held there"
+    return (
+        f"{reason}\n\nIf the test or its code has changed since, explore it again, with "
+        "--ddp-explore=20."
+    )
+
+
+def point_text(point: str, longest: int = _LONGEST_NAME) -> str:
+    """A point as a reader of Python writes it: ``open(best.ckpt)`` of ``open:best.ckpt``."""
+    call, colon, name = point.partition(":")
+    if colon:
+        return f"{call}({_shortened(name, longest)})"
+    return _shortened(point, longest)
+
+
+def held_phase(hold: Hold) -> str:
+    """What a held thread does, as hang texts and traces show it."""
+    return "held at its begin" if hold.point == BEGIN else f"held before {point_text(hold.point)}"
+
+
+def conflict_text(conflict: Conflict) -> str:
+    """What two threads do with one thing."""
+    use, other_use = conflict.use, conflict.other_use
+    again = _thing(other_use) if other_use.thing.startswith("mailbox ") else "it"
+    return (
+        f"{_does(conflict.first, use, _thing(use))}; "
+        f"{_does(conflict.second, other_use, again)}; nothing orders the two"
+    )
+
+
+def explored(kinds: int, open_kinds: int, runs: int) -> str:
+    """What ``-v`` says beside a green test.
+
+    Args:
+        kinds: the kinds of conflicts that were found.
+        open_kinds: those that have occurrences which were not tried.
+        runs: of the test.
+    """
+    found = _counted(kinds, "conflict") if kinds else "no conflict"
+    tried = ", all orders" if not open_kinds else f", all orders of {kinds - open_kinds}"
+    return f"explored: {found}{tried if kinds else ''}, {_counted(runs, 'run')}"
+
+
+def undecided(schedule: Schedule, message: str) -> str:
+    """Why a failure is no finding: a bound ended a hold, and then a limit of the user's expired.
+
+    Args:
+        schedule: of the run.
+        message: the first line of the failure.
+    """
+    text = f"undecided: a bound ended a hold of {schedule_text(schedule)!r}, and then: {message}"
+    return "\n".join(_wrapped(text, indent=""))
+
+
+def not_explored(reasons: Sequence[str]) -> str:
+    """How many tests were not explored, and why.
+
+    Args:
+        reasons: one for each of the tests, such as ``one rank``.
+    """
+    counts = Counter(reasons).most_common()
+    why = ", ".join(f"{reason} ({count})" if counts[1:] else reason for reason, count in counts)
+    text = f"{_counted(len(reasons), 'test')} not explored: {why}"
+    return "\n".join(_wrapped(text, indent=""))
+
+
+def bound_ended(holds: int, ended: int) -> str:
+    """How many holds did not end because all other threads waited.
+
+    Args:
+        holds: of all runs.
+        ended: by a bound.
+    """
+    return f"{ended} of {_counted(holds, 'hold')} ended by a bound, not because all others waited"
+
+
+def _first_line(hold: Hold, sites: Mapping[Hold, str], passes: str) -> str:
+    """Also of the short summary: it fits into a line, if names that are a little shorter do."""
+    brief = {place: site.rpartition("/")[2] for place, site in sites.items()}
+    for known, longest in ((sites, _LONGEST_NAME), (brief, _LONGEST_NAME), (brief, _SHORTER_NAME)):
+        line = f"fails when {_late(hold, known, longest)}{passes}"
+        if len(line) <= _WIDTH:
+            break
+    return line
+
+
+def _late(hold: Hold, sites: Mapping[Hold, str], longest: int = _LONGEST_NAME) -> str:
+    thread = _thread(hold.thread)
+    if hold.point == BEGIN:
+        return f"{thread} begins late"
+    times = f"its {_ordinal(hold.number)} " if hold.number > 1 else ""
+    site = f" at {sites[hold]}" if sites.get(hold) else ""
+    return f"{thread} is late before {times}{point_text(hold.point, longest)}{site}"
+
+
+def _thread(thread: RankThread) -> str:
+    if thread.thread:
+        return f"thread {thread.thread} of rank {thread.rank}"
+    return f"rank {thread.rank}"
+
+
+def _does(event: Event, use: Access, thing: str) -> str:
+    site = f" at {event.site}" if event.site else ""
+    # A folder is changed by what makes or removes something in it.
+    entry = "an entry of " if use.changes and use.thing.startswith("folder ") else ""
+    return f"{_thread(event.thread)} {use.verb} {entry}{thing}{site}"
+
+
+def _thing(use: Access) -> str:
+    kind, _, name = use.thing.partition(" ")
+    match kind:
+        case "mailbox" if use.verb == FROM_ANY:
+            return "rank"
+        case "mailbox":
+            return name.removeprefix("of ")
+        case "folder" if name == ".":
+            return "the folder ."
+        case "file" | "entry" | "folder":
+            return _shortened(name)
+        case _:
+            return f"{kind} {_shortened(name)}"
+
+
+def _shortened(name: str, longest: int = _LONGEST_NAME) -> str:
+    return name if len(name) <= longest else f"...{name[3 - longest :]}"
+
+
+def _clauses(text: str) -> list[str]:
+    """Lines that end where a clause does."""
+    lines = [""]
+    for clause in text.split("; "):
+        if lines[-1] and len(lines[-1]) + len(clause) > _WIDTH - 4:
+            lines[-1] += ";"
+            lines.append("")
+        lines[-1] += f"; {clause}" if lines[-1] else clause
+    return [part for line in lines for part in _wrapped(line)]
+
+
+def _wrapped(text: str, indent: str = "  ") -> list[str]:
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
+def _ordinal(number: int) -> str:
+    if number % 100 in (11, 12, 13):
+        return f"{number}th"
+    return f"{number}{({1: 'st', 2: 'nd', 3: 'rd'}).get(number % 10, 'th')}"
