@@ -14,6 +14,8 @@ class Delay:
     line: int
     seconds: float
     nth: int = 0
+    call: str = ""
+    """A function of the standard library, such as ``os.unlink``, in the place of a line."""
 
 
 def line_of(source: str, text: str) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import threading
 import time
 from pathlib import Path
@@ -25,25 +26,41 @@ _reached = {}
 def pytest_generate_tests(metafunc):
     runs = DELAYS[metafunc.module.__name__.rpartition(".")[2]]
     ids = [name for name, _ in runs]
-    metafunc.fixturenames.append("_delays")
     metafunc.parametrize("_delays", [delays for _, delays in runs], ids=ids, indirect=True)
 
 
-@pytest.fixture
-def _delays(request):
+@pytest.fixture(autouse=True)
+def _delays(request, monkeypatch):
     _reached.clear()
     _pending[:] = request.param
+    for call in {delay["call"] for delay in _pending if delay["call"]}:
+        monkeypatch.setattr(call, _late_in(call, pkgutil.resolve_name(call)))
     yield
     _pending.clear()
 
 
+def _late_in(call, function):
+    def slowed(*arguments, **named):
+        _sleep(call)
+        return function(*arguments, **named)
+
+    return slowed
+
+
 def late(line):
     """Sleep where the run has a delay here."""
-    if not _pending:
-        return
+    if _pending:
+        _sleep(line)
+
+
+def _sleep(place):
     with _lock:
-        _reached[line] = nth = _reached.get(line, 0) + 1
-        found = [d for d in _pending if d["line"] == line and d["nth"] in (0, nth)]
+        _reached[place] = nth = _reached.get(place, 0) + 1
+        found = [
+            delay
+            for delay in _pending
+            if (delay["call"] or delay["line"]) == place and delay["nth"] in (0, nth)
+        ]
     rank = int(os.environ.get("RANK", "0"))
     for delay in found:
         if delay["rank"] == rank:
