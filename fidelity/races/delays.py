@@ -38,6 +38,20 @@ def places(source: str) -> list[int]:
     return sorted({statement.lineno for body in bodies for statement in body})
 
 
+def repeated(source: str) -> set[int]:
+    """The lines that may run several times: in loops, and in functions that are no tests."""
+    tree = ast.parse(source)
+    outer = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.For | ast.While)
+        or (isinstance(node, ast.FunctionDef) and not node.name.startswith("test_"))
+    ]
+    return {
+        inner.lineno for node in outer for inner in ast.walk(node) if isinstance(inner, ast.stmt)
+    }
+
+
 def with_places(source: str) -> str:
     """A program that calls ``late`` with its line before each statement of a function."""
     tree = ast.parse(source)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fidelity.races.delays import Delay, places, with_places
+from fidelity.races.delays import Delay, places, repeated, with_places
 from fidelity.races.records import Program
 from fidelity.races.running import Run, session
 
@@ -67,10 +67,12 @@ def planned(program: Program) -> list[Planned]:
 
 
 def _everywhere(program: Program) -> Iterator[Planned]:
-    """A sleep of each rank at each place: the first time, and the second where it is in a loop."""
-    for line in places(program.path.read_text()):
+    """A sleep of each rank at each place: the first time, and the second if there may be one."""
+    source = program.path.read_text()
+    again = repeated(source)
+    for line in places(source):
         for rank in range(program.ranks):
-            for nth in (1, 2):
+            for nth in (1, 2) if line in again else (1,):
                 yield "place", [Delay(rank, line, _SWEPT, nth)]
 
 
@@ -79,7 +81,9 @@ def _triples(program: Program) -> Iterator[Planned]:
     lines = places(program.path.read_text())
     for _ in range(_TRIPLES):
         some = [
-            Delay(chosen.randrange(program.ranks), chosen.choice(lines), _SWEPT, chosen.choice((0, 1)))
+            Delay(
+                chosen.randrange(program.ranks), chosen.choice(lines), _SWEPT, chosen.choice((0, 1))
+            )
             for _ in range(3)
         ]
         yield "triple", some

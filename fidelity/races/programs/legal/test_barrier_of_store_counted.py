@@ -21,9 +21,7 @@ class ParameterServer:
     def barrier(self):
         self.barriers += 1
         name = f"parameter_server:{self.barriers}"
-        _store_based_barrier(
-            self.rank, self.store, name, self.world_size, timedelta(seconds=60)
-        )
+        _store_based_barrier(self.rank, self.store, name, self.world_size, timedelta(seconds=60))
 
     def update(self, version):
         if self.rank == 0:
