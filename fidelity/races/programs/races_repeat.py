@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from pytest_ddp.extending import on_rank
 
-COUNT = 1000
+COUNT = 300
 """Of runs; the time that a session is given ends them long before."""
 EVENTS = {
     "open",
