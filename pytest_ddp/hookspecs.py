@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pytest_ddp.session.planned_runs import RunPlan
     from pytest_ddp.settings.layout import Layout
     from pytest_ddp.settings.mark import DdpTest, MarkArgument
+    from pytest_ddp.settings.plan import LaunchPlan
 
 
 # ------------------------------------------------------------------ in the pytest process
@@ -77,7 +78,7 @@ def pytest_ddp_attempt_begins(item: pytest.Item) -> Mapping[str, Any]:  # type: 
 
 
 @pytest.hookspec(firstresult=True)
-def pytest_ddp_plan_runs(item: pytest.Item) -> RunPlan | None:
+def pytest_ddp_plan_runs(item: pytest.Item, launch: LaunchPlan | None) -> RunPlan | None:
     """Return a plan of several runs for a ddp test; None to run it once.
 
     Called before the test runs, and again before each rerun by a plugin such as
@@ -86,6 +87,9 @@ def pytest_ddp_plan_runs(item: pytest.Item) -> RunPlan | None:
     attempt, with set-up and teardown, an empty ``tmp_path`` and the whole timeout; fixtures wider
     than a test stay between the runs. Of the other runs nothing is shown, except their output with
     ``-s``. A mistake of the generator is an error of the test. Stops at the first result.
+
+    :param launch: How its ranks are launched: their number, backend, GPUs, machines and timeout.
+        None if that cannot be decided; the test then is an error.
     """
 
 

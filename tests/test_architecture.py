@@ -59,6 +59,7 @@ _ROOMS = {
         *("extensions.doctor.selftest", "extensions.doctor"),
         *("extensions.migrate", "extensions.summary", "extensions.comms", "extensions.portable"),
         *("extensions.worlds.ranks", "extensions.worlds"),
+        *("extensions.explore.ranks", "extensions.explore"),
     ),
     "ddp_conformance": (
         *("framework", "lockstep", "launched", "launched.process", "launched.start"),

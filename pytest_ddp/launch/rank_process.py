@@ -121,6 +121,8 @@ class RankProcess:
     """Whether a fixture is up that requests ``ddp``."""
     module_state: str = ""
     """``module_state`` of the tests that changed modules of this rank; empty if none has."""
+    altered: str = ""
+    """What planned runs have changed in this rank for good, in a word; empty if none has."""
     test: str = ""
     """Node id of the last test that it began; empty if it has begun none."""
     dying: float = 0.0

@@ -239,6 +239,8 @@ class RunOutcome:
     """Where the documentation is, for the text; empty for nowhere."""
     heading: str = ""
     """Lines above the text of a failure, of a plugin that has planned several runs; or empty."""
+    closing: str = ""
+    """The same, below the text."""
 
 
 # ------------------------------------------------------------------

@@ -169,7 +169,10 @@ class Controller:
 
     def run_plan(self, item: pytest.Item) -> RunPlan | None:
         """How often a plugin wants a test to run; None for once."""
-        plan: RunPlan | None = self._config.hook.pytest_ddp_plan_runs(item=item)
+        launch = None
+        with contextlib.suppress(pytest.UsageError, NoRankError, HostDiedError):  # reported later
+            launch = self.orders.plan(item)
+        plan: RunPlan | None = self._config.hook.pytest_ddp_plan_runs(item=item, launch=launch)
         if plan is not None and not plan.reruns:
             self.orders.set_driven(item)
         return plan
@@ -211,7 +214,8 @@ class Controller:
         if verdict.heading and attempt.problem:
             attempt = _failed(item, f"{verdict.heading}\n\n{attempt.problem}")
         elif verdict.heading and attempt.outcome is not None:
-            attempt = self._merged(replace(attempt.outcome, heading=verdict.heading))
+            outcome = replace(attempt.outcome, heading=verdict.heading, closing=verdict.closing)
+            attempt = self._merged(outcome)
         return self._shown(attempt)
 
     def _attempt(

@@ -33,6 +33,8 @@ class PlannedRun:
     """What the ranks' seeds are made of; None for the node id."""
     isolate: bool = False
     """Whether the run gets fresh ranks."""
+    alters: str = ""
+    """What the run changes in its ranks for good, in a word; tests without it do not run there."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +59,8 @@ class ItemVerdict:
     """The run whose reports are those of the item."""
     heading: str = ""
     """Lines above the text of a failure of that run; the first is shown in the short summary."""
+    closing: str = ""
+    """Lines below that text."""
     error: str = ""
     """The text of an error in the item's set-up."""
     skip: str = ""

@@ -250,6 +250,8 @@ class Run:
                 # Before the order: the rank writes into these files as soon as it has it.
                 part.process.files.begin()
                 part.process.store, part.process.keys = store, keys
+                if self._order.planned is not None and self._order.planned.alters:
+                    part.process.altered = self._order.planned.alters
                 serves = () if rank or port is None else port.descriptors
                 part.process.order(message, environments[rank], serves, file)
 

@@ -166,7 +166,8 @@ class Supervisor:
         world = order.plan.world
         test = self._next_test()
         run = Run(self._launcher, self._reader, self._tell, self._oom, order, test)
-        if order.plan.isolate or self._has_other_state(world, order.plan.module_state):
+        alters = "" if order.planned is None else order.planned.alters
+        if order.plan.isolate or self._has_other_state(world, order.plan.module_state, alters):
             self._retire(self._launcher.pool(world))
         self._bring_up(world, start_limit(order.plan.timeout))
         run.start(self._store(world), self._pools[world])
@@ -186,10 +187,12 @@ class Supervisor:
         self._clean_up(run, world)
         return outcome, run.is_retryable() and not notes
 
-    def _has_other_state(self, world: World, module_state: str) -> bool:
-        """Whether tests with another ``module_state`` have changed modules of these ranks."""
-        pool = self._launcher.pool(world)
-        return any(process.module_state not in ("", module_state) for process in pool)
+    def _has_other_state(self, world: World, module_state: str, alters: str) -> bool:
+        """Whether tests have left these ranks in a state that is not that of the next test."""
+        return any(
+            process.module_state not in ("", module_state) or process.altered not in ("", alters)
+            for process in self._launcher.pool(world)
+        )
 
     def _next_test(self) -> int:
         self._tests += 1

@@ -257,6 +257,7 @@ def _closing(failure: Failure, diagnosis: Diagnosis) -> Iterator[str]:
         yield diagnosis.hint
     if diagnosis.code:
         yield pointer(diagnosis.code, failure.outcome.docs_url)
+    yield from failure.outcome.closing.splitlines()
 
 
 def _copy_sections(group: Sequence[RankFailure], representation: ReprExceptionInfo) -> None:

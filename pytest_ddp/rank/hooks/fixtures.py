@@ -15,6 +15,11 @@ def set_tmp_path(directory: str) -> None:
     _directory = directory
 
 
+def tmp_path_now() -> str:
+    """The folder of the running test, which exists once a rank has used it."""
+    return _directory
+
+
 @pytest.fixture
 def tmp_path() -> Path:
     """A folder for the test: the same on all ranks, unless a plugin gives each rank its own."""

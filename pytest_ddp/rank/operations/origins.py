@@ -144,6 +144,11 @@ def is_of_stream(frame: FrameType) -> bool:
     return _of_stream[frame.f_code.co_filename]
 
 
+def is_of_torch(frame: FrameType) -> bool:
+    """Whether a frame is one of torch's own Python."""
+    return frame.f_code.co_filename.startswith(_LIBRARY_FOLDERS[0])
+
+
 def outside(frame: FrameType | None) -> FrameType | None:
     """The innermost frame that is none of these, from a frame outwards."""
     while frame is not None and _of_stream[frame.f_code.co_filename]:

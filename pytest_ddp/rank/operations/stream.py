@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, Protocol
 import torch.distributed as dist
 
 from pytest_ddp.rank.operations.describing import Describer
+from pytest_ddp.rank.operations.kernel_waits import kernels_number
 from pytest_ddp.rank.operations.operation import Description, Given, Issuer, Operation
 from pytest_ddp.rank.operations.origins import stack_of
 from pytest_ddp.rank.operations.table import Form
@@ -155,6 +156,7 @@ class Operations:
         self._exchanges: dict[int, Operation] = {}
         """The operation of the ``ddp`` fixture that each thread waits in."""
         self._held: dict[int, str] = {}
+        self._stated: dict[int, Wait] = {}
         self._provisions = {} if provisions is None else dict(provisions)
         self._provided: dict[Needs, Callable[[], None]] = {}
         self._lock = threading.RLock()
@@ -190,12 +192,28 @@ class Operations:
                 found[thread] = wait_for(operation)
             elif thread in self.unknown:
                 found[thread] = Wait(WaitKind.WORK)
+            elif (stated := self._stated.get(thread)) is not None:
+                found[thread] = stated
             else:
-                found[thread] = wait_of(stack_of(thread))
+                found[thread] = wait_of(stack_of(thread), _kernels_number(thread))
         return found
 
     def _waits_in(self, thread: int) -> Operation | None:
         return self.waiting.get(thread) or self._exchanges.get(thread)
+
+    @contextlib.contextmanager
+    def waiting_for(self, wait: Wait) -> Iterator[None]:
+        """State that this thread waits in the block, in a call that the stream does not know.
+
+        Args:
+            wait: for what.
+        """
+        thread = threading.get_ident()
+        self._stated[thread] = wait
+        try:
+            yield
+        finally:
+            self._stated.pop(thread, None)
 
     @contextlib.contextmanager
     def holding(self, words: str) -> Iterator[None]:
@@ -423,6 +441,16 @@ class Operations:
             self.is_watched = self._takes_arguments or bool(those)
             for need in [need for need in reversed(self._provided) if need not in wanted]:
                 self._provided.pop(need)()
+
+
+def _kernels_number(thread: int) -> int | None:
+    """The kernel's number of a thread of Python; None for the one that asks, which waits for
+    nothing."""
+    if thread == threading.get_ident():
+        return None
+    # Not by enumerate(), which takes a lock that the thread may have.
+    known: Any = threading._active.get(thread)  # type: ignore[attr-defined]
+    return None if known is None else kernels_number(known)
 
 
 Provision = Callable[[Operations], Callable[[], None]]

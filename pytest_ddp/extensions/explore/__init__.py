@@ -1,0 +1,3 @@
+"""Exploring the orders in which ranks may run: predicted from one run, proved by a late rank."""
+
+EXTENSION = "explore"

@@ -1,0 +1,173 @@
+"""Which points of a run conflict: they use one thing, one of them changes it, nothing orders them.
+
+Pure. A thing is a kind and a name. These kinds have rules of their own:
+
+- ``file PATH``: what a file contains. Opening it reads or changes that.
+- ``entry PATH``: that the name exists, and what it stands for. To make, replace, link, rename or
+  remove something changes its entry; to open, stat or test it reads the entry. Whoever uses an
+  entry also reads those of the folders above it, which records need not say.
+- ``folder PATH``: which entries a folder has, ``.`` for the topmost. Making and removing entries
+  changes it, listing it reads it (as does removing it, which succeeds if it has none). Two changes
+  are no conflict, since they are of two entries, or a conflict of one entry.
+- ``mailbox NAME``: messages to a rank. Which of them is received first is chance only for a
+  receive of any source (:data:`FROM_ANY`); without one, nothing in it conflicts.
+
+Any other kind, such as ``key``, ``lock`` or the user's own, is a thing without a rule.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
+from typing import NamedTuple, TypeAlias
+
+from pytest_ddp.extensions.explore.order import Order, Spot
+from pytest_ddp.extensions.explore.run_events import Access, Event, Events
+
+FROM_ANY = "receives from any"
+"""The verb of a receive that takes what comes first."""
+
+THROUGH = "uses"
+"""The verb of reading the entry of a folder on the way to something below it."""
+
+_KEPT_REPEATS = 2
+"""Of equal uses by one thread without communication between them, as in a poll: others can come
+before the first, or between two. How many there are is chance."""
+
+Kind: TypeAlias = tuple[str, str]
+"""The lines of a conflict's two points, in alphabetical order."""
+
+
+class Conflict(NamedTuple):
+    """Two uses of a thing that may come in either order."""
+
+    first: Event
+    """The one that came first."""
+    second: Event
+    use: Access
+    """What the first does."""
+    other_use: Access
+    """What the second does with the same thing."""
+    held: Event
+    """The point at which holding the first one's thread lets the second come before: the first
+    itself, or the last point before it."""
+
+    @property
+    def kind(self) -> Kind:
+        """What it has in common with the same conflict elsewhere: its lines."""
+        sites = sorted(event.site or event.point for event in (self.first, self.second))
+        return sites[0], sites[1]
+
+
+def conflicts(threads: Sequence[Events]) -> list[Conflict]:
+    """All conflicts of a run, in the order in which their first uses came.
+
+    Of several uses on one line of a thread that one use conflicts with, the next one stands for
+    all. Two events that conflict in several things do so in the one that both name earlier.
+    """
+    threads = sorted((events for events in threads if events), key=lambda events: events[0].thread)
+    order = Order(threads)
+    found: dict[tuple[_Moment, _Moment], tuple[int, _Use, _Use]] = {}
+    for lines in _things(threads):
+        for line in lines.values():
+            for use in line:
+                for other in _next_in_conflict(use, lines, order):
+                    pair = use.moment, other.moment
+                    named = use.place + other.place
+                    if pair not in found or named < found[pair][0]:
+                        found[pair] = named, use, other
+    return [
+        Conflict(use.event, other.event, use.access, other.access, held)
+        for _, (_, use, other) in sorted(found.items(), key=lambda item: item[0])
+        if (held := _held(threads[use.spot.thread], use.spot, other.spot, order))
+    ]
+
+
+_Moment: TypeAlias = tuple[float, Spot]
+
+
+class _Use(NamedTuple):
+    """An access of an event."""
+
+    event: Event
+    access: Access
+    place: int
+    """Which of the event's accesses it is."""
+    spot: Spot
+    moment: _Moment
+
+
+_Line: TypeAlias = tuple[int, str, bool]
+"""Where uses of a thing are alike: a thread, a line of it, and whether it changes the thing."""
+
+
+def _things(threads: Sequence[Events]) -> Iterator[dict[_Line, list[_Use]]]:
+    """The uses of each thing that can conflict, by lines."""
+    things: defaultdict[str, defaultdict[_Line, list[_Use]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for thread, events in enumerate(threads):
+        repeats: Counter[tuple[Access, str, str, int]] = Counter()
+        communications = 0
+        for number, event in enumerate(events):
+            communications += bool(event.gives or event.takes)
+            for place, access in enumerate(_accesses(event)):
+                repeat = access, event.point, event.site, communications
+                repeats[repeat] += 1
+                if repeats[repeat] <= _KEPT_REPEATS:
+                    line = thread, event.site or event.point, access.changes
+                    spot = Spot(thread, number)
+                    use = _Use(event, access, place, spot, (event.at, spot))
+                    things[access.thing][line].append(use)
+    for thing, lines in things.items():
+        from_any = (use.access.verb == FROM_ANY for line in lines.values() for use in line)
+        if _kind_of(thing) != "mailbox" or any(from_any):
+            yield lines
+
+
+def _accesses(event: Event) -> Iterator[Access]:
+    """What an event uses, including the folders above its entries."""
+    yield from event.accesses
+    said = {access.thing for access in event.accesses}
+    for access in event.accesses:
+        kind, _, path = access.thing.partition(" ")
+        if kind == "entry":
+            while path := path.rpartition("/")[0]:
+                if f"entry {path}" not in said:
+                    said.add(f"entry {path}")
+                    yield Access(f"entry {path}", changes=False, verb=THROUGH)
+
+
+def _next_in_conflict(use: _Use, lines: dict[_Line, list[_Use]], order: Order) -> Iterator[_Use]:
+    """Of each line that a use conflicts with, the next use."""
+    for (thread, _, changes), line in lines.items():
+        if thread == use.spot.thread or not _conflict(use.access, changes=changes):
+            continue
+        for other in line[bisect(line, use.moment, key=attrgetter("moment")) :]:
+            # Clocks of two ranks may differ a little, and then the later one has come before.
+            if not order.before(other.spot, use.spot):
+                # If it comes after this use on every schedule, so do those after it.
+                if not order.before(use.spot, other.spot):
+                    yield other
+                break
+
+
+def _conflict(access: Access, *, changes: bool) -> bool:
+    if _kind_of(access.thing) == "folder":
+        return access.changes != changes
+    return access.changes or changes
+
+
+def _kind_of(thing: str) -> str:
+    return thing.partition(" ")[0]
+
+
+def _held(events: Events, first: Spot, second: Spot, order: Order) -> Event | None:
+    """The point at which a thread can be held until the second use has come; None without one."""
+    for number in range(first.event, -1, -1):
+        if events[number].point:
+            before = order.before(Spot(first.thread, number), second)
+            return None if before else events[number]
+    return None

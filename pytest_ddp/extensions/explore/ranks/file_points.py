@@ -1,0 +1,218 @@
+"""Points at files: audit events of Python, and wrapped functions where there is no event.
+
+What C++ opens by itself has no event; ``torch.save`` of a path is wrapped for that. An audit hook
+stays for the life of the process, so it is added once, and hears nothing between runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os as public_os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from sys import _getframe
+from typing import Any
+
+import torch
+
+from pytest_ddp.extensions.explore.ranks.paths import Paths, parents, point_name
+from pytest_ddp.extensions.explore.ranks.recording import Recording, Use
+from pytest_ddp.system.stdlib import os
+
+_WRITES = os.O_WRONLY | os.O_RDWR
+_LOOKS = frozenset({"exists", "lexists", "isfile", "isdir", "islink", "ismount"})
+_LOOKS |= {"is_file", "is_dir", "is_symlink", "exist"}
+"""Functions that only test whether there is something."""
+_UNLOCK = 8
+"""``fcntl.LOCK_UN``."""
+
+
+class FilePoints:
+    """Of one run."""
+
+    def __init__(self, recording: Recording, paths: Paths) -> None:
+        self.recording = recording
+        self._paths = paths
+        self.on_event: Mapping[str, Callable[..., None]] = {
+            "open": self._opens,
+            "os.remove": self._removes,
+            "os.rmdir": self._removes_folder,
+            "os.rename": self._renames,
+            "os.link": self._links,
+            "os.symlink": self._links,
+            "os.mkdir": self._makes,
+            "os.listdir": self._lists,
+            "os.scandir": self._lists,
+            "os.truncate": self._truncates,
+            "fcntl.flock": self._locks,
+            "fcntl.lockf": self._locks,
+        }
+
+    # ------------------------------------------------------------------ events
+
+    def _opens(self, path: Any, mode: Any, flags: Any) -> None:
+        if isinstance(path, int) or not (name := self._paths.name(path)):
+            return
+        if not isinstance(flags, int):
+            flags = os.O_RDWR if set(str(mode)) & set("wax+") else os.O_RDONLY
+        if flags & os.O_DIRECTORY:
+            return  # what it lists or removes has events of its own
+        self._point("open", name, lambda: self._opening(path, name, flags))
+
+    def _opening(self, path: Any, name: str, flags: int) -> list[Use]:
+        if not flags & _WRITES:
+            return [(f"file {name}", False, "reads"), (f"entry {name}", False, "opens")]
+        is_new = flags & os.O_CREAT and not os.path.lexists(path)
+        made = _entry(name, "makes") if is_new or flags & os.O_EXCL else []
+        return [(f"file {name}", True, "writes"), *(made or [(f"entry {name}", False, "opens")])]
+
+    def _removes(self, path: Any, folder: int) -> None:
+        if name := self._paths.name(path, folder):
+            self._point("remove", name, lambda: _entry(name, "removes"))
+
+    def _removes_folder(self, path: Any, folder: int) -> None:
+        if name := self._paths.name(path, folder):
+            uses = [*_entry(name, "removes"), (f"folder {name}", False, "removes")]
+            self._point("rmdir", name, lambda: uses)
+
+    def _renames(self, old: Any, new: Any, old_folder: int = -1, new_folder: int = -1) -> None:
+        names = self._paths.name(old, old_folder), self._paths.name(new, new_folder)
+        uses = [use for name in names if name for use in _entry(name, "renames")]
+        if uses:
+            # By its new name: the old one is often made up.
+            self._point("rename", names[1] or names[0], lambda: uses)
+
+    def _links(self, old: Any, new: Any, *folders: int) -> None:
+        if name := self._paths.name(new, folders[-1] if folders else -1):
+            self._point("link", name, lambda: _entry(name, "links"))
+
+    def _makes(self, path: Any, mode: int, folder: int = -1) -> None:
+        name = self._paths.name(path, folder)
+        if name and name != ".":  # the test's own folder, which each rank makes unless it is there
+            self._point("mkdir", name, lambda: _entry(name, "makes"))
+
+    def _lists(self, path: Any = None) -> None:
+        if name := self._paths.name("." if path is None else path):
+            self._point("list", name, lambda: [(f"folder {name}", False, "lists")])
+
+    def _truncates(self, path: Any, length: int) -> None:
+        if name := self._paths.name(path):
+            self._point("truncate", name, lambda: [(f"file {name}", True, "truncates")])
+
+    def _locks(self, descriptor: int, operation: int, *_: Any) -> None:
+        if not operation & _UNLOCK and (name := self._paths.name(descriptor)):
+            self._point("flock", name, lambda: [(f"lock {name}", True, "locks")])
+
+    # ------------------------------------------------------------------ wrapped functions
+
+    def looks(self, path: Any, folder: Any, caller: str) -> None:
+        """``os.stat`` or ``os.access`` is called."""
+        if name := self._paths.name(path, folder):
+            uses: list[Use] = [(f"entry {name}", False, "looks for")]
+            if caller not in _LOOKS:
+                uses.append((f"file {name}", False, "looks at"))
+            self._point("stat", name, lambda: uses)
+
+    def saves(self, path: Any) -> None:
+        """``torch.save`` is called with a path."""
+        if name := self._paths.name(path):
+            flags = _WRITES | os.O_CREAT | os.O_TRUNC
+            self._point("save", name, lambda: self._opening(path, name, flags))
+
+    def _point(self, kind: str, name: str, uses: Callable[[], list[Use]]) -> None:
+        self.recording.point(f"{kind}:{point_name(name)}", uses)
+
+
+def _entry(name: str, verb: str) -> list[Use]:
+    return [
+        (f"entry {name}", True, verb),
+        *((f"folder {folder}", True, verb) for folder in parents([name])),
+    ]
+
+
+# ------------------------------------------------------------------ the hook and the wrappers
+
+_current: FilePoints | None = None
+"""Those of the run; None between two."""
+_is_hooked = False
+
+
+def _hear(event: str, arguments: tuple[Any, ...]) -> None:
+    if _current is None or event not in _EVENTS:
+        return
+    points = _current
+    if points is not None and points.recording.own() is not None:
+        with points.recording.guarded:  # what a hook raises, the user's call raises
+            points.on_event[event](*arguments)
+
+
+_EVENTS = frozenset(
+    {
+        *("open", "os.remove", "os.rmdir", "os.rename", "os.link", "os.symlink", "os.mkdir"),
+        *("os.listdir", "os.scandir", "os.truncate", "fcntl.flock", "fcntl.lockf"),
+    }
+)
+
+
+@contextlib.contextmanager
+def watching_files(points: FilePoints) -> Iterator[None]:
+    """The points of files are those of a run, in the block."""
+    global _current, _is_hooked
+    if not _is_hooked:
+        sys.addaudithook(_hear)
+        _is_hooked = True
+    with contextlib.ExitStack() as undo:
+        for name in ("stat", "lstat", "access"):
+            undo.enter_context(_replaced(public_os, name, _looking))
+        for module in (torch, torch.serialization):
+            undo.enter_context(_replaced(module, "save", _saving))
+        _current = points
+        try:
+            yield
+        finally:
+            _current = None
+
+
+@contextlib.contextmanager
+def _replaced(module: Any, name: str, wrap: Callable[[Any], Any]) -> Iterator[None]:
+    original = getattr(module, name)
+    wrapper = wrap(original)
+    # shutil looks there for what a function can do.
+    kinds = ("supports_follow_symlinks", "supports_dir_fd", "supports_fd", "supports_effective_ids")
+    known: list[set[Any]] = [getattr(module, kind, set()) for kind in kinds]
+    sets = [one for one in known if original in one]
+    for one in sets:
+        one.add(wrapper)
+    setattr(module, name, wrapper)
+    try:
+        yield
+    finally:
+        if getattr(module, name) is wrapper:
+            setattr(module, name, original)
+        for one in sets:
+            one.discard(wrapper)
+
+
+def _looking(original: Any) -> Any:
+    @functools.wraps(original)
+    def look(path: Any, *args: Any, **kwargs: Any) -> Any:
+        points = _current
+        if points is not None and points.recording.own() is not None:
+            with points.recording.guarded:
+                points.looks(path, kwargs.get("dir_fd"), _getframe(1).f_code.co_name)
+        return original(path, *args, **kwargs)
+
+    return look
+
+
+def _saving(original: Any) -> Any:
+    @functools.wraps(original)
+    def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+        points = _current
+        if points is not None and isinstance(f, str | public_os.PathLike):
+            with points.recording.guarded:
+                points.saves(f)
+        return original(obj, f, *args, **kwargs)
+
+    return save

@@ -1,0 +1,156 @@
+"""Holds a thread of this rank before a point, until all others wait, have ended, or poll.
+
+The hold ends by their state. Only if that does not come it ends by time, which is counted:
+:data:`COMPUTING` seconds in which another thread neither waits nor sleeps, and :data:`_SHARE` of
+the test's timeout in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from pytest_ddp.extensions.explore.ranks.board import Board, Field, Progress, State, Turn
+from pytest_ddp.extensions.explore.ranks.watching import PAUSE, Watch
+from pytest_ddp.rank.operations.stream import Operations
+from pytest_ddp.system import processes
+from pytest_ddp.system.stdlib import threading, time
+
+COMPUTING = 2.0
+_SHARE = 1 / 3
+_CALM = 3
+"""Looks of each other rank in which nothing has moved, at least."""
+_AGAIN = 2
+"""Further looks of each after all were calm: a message may have been under way between two."""
+_OFF_TRACK = 1.0
+"""Seconds of rest after which a replay waits no longer for what the others have not done."""
+
+
+class RankHold(NamedTuple):
+    """A hold of a thread of this rank."""
+
+    place: int
+    """In the schedule."""
+    thread: int
+    point: str
+    number: int
+    words: str
+    """What the thread does, for texts about the rank."""
+    until: Progress | None = None
+    """How far the others were when it ended in an earlier run."""
+
+
+class Holder:
+    """The holds of one run, on one rank."""
+
+    def __init__(
+        self,
+        holds: Sequence[RankHold],
+        board: Board,
+        watch: Watch,
+        operations: Operations,
+        timeout: float,
+    ) -> None:
+        self._holds = {(hold.thread, hold.point, hold.number): hold for hold in holds}
+        self._board = board
+        self._watch = watch
+        self._operations = operations
+        self._left = timeout * _SHARE
+        """Seconds for all holds of this rank."""
+
+    def on_point(self, thread: int, name: str, number: int) -> None:
+        """A thread is about to pass a point: hold it, if that is in the schedule."""
+        hold = self._holds.get((thread, name, number))
+        if hold is None:
+            return
+        ident, began = threading.get_ident(), time.monotonic()
+        turn = Turn.EXPIRED
+        self._watch.hold(ident)
+        self._board.begin_hold(hold.place)
+        try:
+            with self._operations.holding(hold.words):
+                turn = self._wait(hold, began)
+        finally:
+            seconds = time.monotonic() - began
+            self._left -= seconds
+            self._watch.release(ident, lambda: self._board.end_hold(hold.place, turn, seconds))
+
+    def _wait(self, hold: RankHold, began: float) -> Turn:
+        """Wait until it may go on; returns what has ended that."""
+        end = began + self._left
+        computing_since = resting_since = None
+        looks: dict[int, int] | None = None
+        while (now := time.monotonic()) < end:
+            time.sleep(PAUSE)
+            states = [self._state(rank) for rank in range(self._board.world_size)]
+            if State.COMPUTES in states:
+                computing_since = computing_since or now
+                if now - computing_since > COMPUTING:
+                    return Turn.EXPIRED
+            else:
+                computing_since = None
+            if not self._rest(states, hold):
+                looks = resting_since = None
+                continue
+            resting_since = resting_since or now
+            looks = looks or self._looks()
+            if self._have_looked_since(looks) and (
+                self._reached(hold) or now - resting_since > _OFF_TRACK
+            ):
+                return Turn.OVER
+        return Turn.EXPIRED
+
+    def _rest(self, states: Sequence[State], hold: RankHold) -> bool:
+        if any(self._board.turn(place) is Turn.HELD for place in range(hold.place)):
+            return False  # that one ends first
+        return all(
+            state is State.ENDED or (state is State.RESTS and self._is_calm(rank))
+            for rank, state in enumerate(states)
+        )
+
+    def _state(self, rank: int) -> State:
+        state = State(self._board.get(rank, Field.STATE))
+        process = self._board.get(rank, Field.PROCESS)
+        if state is not State.ENDED and process and not _is_alive(process):
+            return State.ENDED
+        return state
+
+    def _is_calm(self, rank: int) -> bool:
+        if self._board.get(rank, Field.CALM) < _CALM:
+            return False
+        exchange = self._board.get(rank, Field.EXCHANGE)
+        if not exchange:
+            return True
+        # Where all have come to it, its end is under way through the pytest process.
+        everyone = range(self._board.world_size)
+        begun = (self._board.get(other, Field.EXCHANGES) for other in everyone)
+        return any(count < exchange for count in begun)
+
+    def _looks(self) -> dict[int, int]:
+        everyone = range(self._board.world_size)
+        return {rank: self._board.get(rank, Field.LOOKS) for rank in everyone}
+
+    def _have_looked_since(self, looks: Mapping[int, int]) -> bool:
+        return all(
+            self._board.get(rank, Field.LOOKS) >= before + _AGAIN
+            or self._state(rank) is State.ENDED
+            for rank, before in looks.items()
+        )
+
+    def _reached(self, hold: RankHold) -> bool:
+        if hold.until is None:
+            return True
+        now = self._board.progress()
+        return all(
+            now.get(place, 0) >= count
+            for place, count in hold.until.items()
+            if place != (self._board.rank, hold.thread)
+        )
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        stat = processes.read(f"/proc/{process}/stat").decode(errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"

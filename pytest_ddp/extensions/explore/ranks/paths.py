@@ -1,0 +1,64 @@
+"""The names of files: relative to the test's folder or to the root folder, on every rank alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_ddp.system.stdlib import os
+
+_ROOT = "rootdir/"
+_OWN = re.compile(r"(^|/)(\.[^/]+|__pycache__|[^/]*\.pyc?)(/|$)")
+"""Below the root folder: what tools keep there, and code, which imports read."""
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+_RANDOM = re.compile(r"(?<![a-z0-9])(tmp[a-z0-9_]{8}|[0-9a-f]{8,}(-[0-9a-f]{4,})*)(?![a-z0-9])")
+"""What ``tempfile`` and ``uuid`` make up."""
+
+
+class Paths:
+    """Names the files of one test."""
+
+    def __init__(self, tmp_path: str, root: str) -> None:
+        self._tmp = tmp_path + "/"
+        self._root = root.rstrip("/") + "/"
+
+    def name(self, path: Any, folder: int | None = None) -> str:
+        """The name of a file; empty for one that is no test's.
+
+        Args:
+            path: as functions of ``os`` take it.
+            folder: descriptor of the folder to which it is relative; None for the current one.
+        """
+        full = _full(path, folder)
+        if full is None:
+            return ""
+        if full.startswith(self._tmp) or full + "/" == self._tmp:
+            return full[len(self._tmp) :] or "."
+        if not full.startswith(self._root) or any(part in full for part in _INSTALLED):
+            return ""
+        relative = full[len(self._root) :]
+        return "" if _OWN.search(relative) else f"{_ROOT}{relative}"
+
+
+def point_name(name: str) -> str:
+    """The same in each run: without what is made up anew in each."""
+    return _RANDOM.sub("*", name)
+
+
+def parents(names: Sequence[str]) -> list[str]:
+    """The folders of files."""
+    return [name.rpartition("/")[0] or "." for name in names]
+
+
+def _full(path: Any, folder: int | None) -> str | None:
+    try:
+        is_open = isinstance(path, int)
+        text = os.readlink(f"/proc/self/fd/{path}") if is_open else os.fsdecode(path)
+        if not text.startswith("/"):
+            is_relative = folder is not None and folder >= 0
+            base = os.readlink(f"/proc/self/fd/{folder}") if is_relative else os.getcwd()
+            text = f"{base}/{text}"
+    except (OSError, TypeError, ValueError):
+        return None
+    return os.path.normpath(text) if "." in text or "//" in text else text
