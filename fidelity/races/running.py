@@ -58,7 +58,7 @@ def session(
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "runs.jsonl"
         record.touch()
-        command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull]
+        command = [sys.executable, "-m", "pytest", "-c", os.devnull]
         command += [f"--rootdir={files[0].parent}", "--tb=short", "-W", "ignore"]
         command += [part for plugin in plugins for part in ("-p", plugin)]
         command += [*arguments, *map(str, files)]
