@@ -1,6 +1,6 @@
 # `make conformance` and `make test` are the commands of the README. They create .venv on first use,
 # and need only python3, make and git.
-.PHONY: conformance kill-matrix chance test test-all tests quick quick-tests types soak chaos random-programs fidelity habits parity ecosystem zoo gpu benchmark versions release docs clean
+.PHONY: conformance kill-matrix chance test test-all tests quick quick-tests types soak chaos random-programs fidelity habits parity races ecosystem zoo gpu benchmark versions release docs clean
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
@@ -135,6 +135,12 @@ habits: $(READY) build/zoo/.ready
 parity: LIMIT = 3600
 parity: $(READY)
 	timeout -k 10 $(LIMIT) $(BIN)/python -m fidelity.parity --write </dev/null
+
+# Explores programs with known races and legal ones, and compares with other ways to find the races;
+# writes docs/races.md; at most an hour.
+races: LIMIT = 3600
+races: $(READY)
+	timeout -k 10 $(LIMIT) $(BIN)/python -m fidelity.races --table --write </dev/null
 
 # Checks parts of other people's libraries, in an environment of their own; writes
 # docs/ecosystem.md. test_page.py is left out, since it compares with the page as it was before.
