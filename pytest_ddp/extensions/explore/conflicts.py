@@ -77,7 +77,7 @@ def conflicts(threads: Sequence[Events]) -> list[Conflict]:
     threads = sorted((events for events in threads if events), key=lambda events: events[0].thread)
     order = Order(threads)
     found: dict[tuple[_Moment, _Moment], tuple[int, _Use, _Use]] = {}
-    for lines in _things(threads):
+    for lines in _things(threads, order):
         for line in lines.values():
             for use in line:
                 for other in _next_in_conflict(use, lines, order):
@@ -111,7 +111,7 @@ _Line: TypeAlias = tuple[int, str, bool, bool]
 whether it receives from any."""
 
 
-def _things(threads: Sequence[Events]) -> Iterator[dict[_Line, list[_Use]]]:
+def _things(threads: Sequence[Events], order: Order) -> Iterator[dict[_Line, list[_Use]]]:
     """The uses of each thing that can conflict, by lines."""
     things: defaultdict[str, defaultdict[_Line, list[_Use]]] = defaultdict(
         lambda: defaultdict(list)
@@ -120,7 +120,7 @@ def _things(threads: Sequence[Events]) -> Iterator[dict[_Line, list[_Use]]]:
         repeats: Counter[tuple[Access, str, str, int]] = Counter()
         communications = 0
         for number, event in enumerate(events):
-            communications += bool(event.gives or event.takes)
+            communications += order.is_ordered(event)
             for place, access in enumerate(_accesses(event)):
                 repeat = access, event.point, event.site, communications
                 repeats[repeat] += 1

@@ -152,8 +152,20 @@ def test_of_a_poll_the_first_and_the_second_round_count() -> None:
     # Between other points as well, but not after communication.
     others = [event(1, e.at + 0.5, "stat:b", e.number, uses=[reads("b", "entry")]) for e in poll]
     assert [c.held.number for c in found(*sorted([*poll, *others]), makes)] == [1, 2]
-    message = event(1, 4.2, takes=["message"])
-    assert [c.held.number for c in found(*sorted([*poll, message]), makes)] == [1, 2, 5, 6]
+    sends, receives = event(2, 0, gives=["message"]), event(1, 4.2, takes=["message"])
+    with_message = sorted([*poll, receives])
+    assert [c.held.number for c in found(sends, *with_message, makes)] == [1, 2, 5, 6]
+    assert [c.held.number for c in found(*with_message, makes)] == [1, 2]
+
+
+def test_a_poll_of_a_counter_is_no_communication() -> None:
+    """All add to it, so what one has added orders nothing."""
+    poll = [
+        event(1, at, "add:n", at, uses=[changes("n", "key", "adds to")], gives=["key n"])
+        for at in range(1, 9)
+    ]
+    adds = event(0, 10, "add:n", uses=[changes("n", "key", "adds to")], gives=["key n"])
+    assert [c.held.number for c in found(*poll, adds)] == [1, 2]
 
 
 def test_clocks_that_differ_a_little_turn_no_order_around() -> None:
