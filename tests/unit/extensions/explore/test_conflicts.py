@@ -134,6 +134,20 @@ def test_what_is_no_point_is_tried_at_the_last_point_before_it() -> None:
     assert (conflict.first, conflict.held) == (ends, point)
 
 
+def test_what_waits_for_a_key_uses_it_when_it_is_set() -> None:
+    gets = event(1, 1, "get:k", uses=[reads("k", "key")])
+    got = event(1, 3, takes=["key k"])
+    sets = event(0, 2, "set:k", uses=[changes("k", "key", "sets")], gives=["key k"])
+    assert not found(gets, got, sets)
+    # Set twice, it may be either value.
+    again = sets._replace(at=2.5, number=2)
+    assert [c.held for c in found(gets, got, sets, again)] == [gets]
+    early = sets._replace(at=0)
+    assert [c.held for c in found(gets, got, early, again)] == [early, gets]
+    # A read that does not wait may come before.
+    assert found(gets._replace(point="check:k"), sets)
+
+
 def test_nothing_is_tried_where_no_hold_lets_the_other_come_first() -> None:
     """Held before the barrier, rank 1 keeps rank 0 from its barrier as well."""
     *events, rank_1_ends = barrier(1, 1)
