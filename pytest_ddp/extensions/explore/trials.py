@@ -58,11 +58,18 @@ class Exploration:
                 self._conflicts[pair] = conflict
                 if any(known.has_in_order(*pair[::-1]) for known in self._runs):
                     self._done.add(pair)
-        tried = {each.schedule for each in self._runs}
+        plain = self._plain_holds()
+        # What only a held run reaches is tried with that run's hold.
+        tried = {
+            hold
+            for each in self._runs
+            for hold in each.schedule
+            if len(each.schedule) == 1 or hold not in plain
+        }
         self._done.update(
             pair
             for pair, conflict in self._conflicts.items()
-            if run.has_turned(*pair) or (_hold(conflict),) in tried
+            if run.has_turned(*pair) or _hold(conflict) in tried
         )
 
     def next_schedule(self) -> Schedule | None:

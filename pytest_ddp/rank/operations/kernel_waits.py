@@ -1,6 +1,6 @@
 """In which system call the kernel has put a thread of this process to sleep.
 
-What a thread waits for in C cannot be read from its Python frames: ``time.sleep``, ``flock`` and
+What a thread waits for in C cannot be read from its Python frames: ``sleep``, ``flock`` and
 ``lock.acquire`` leave the frame of their caller. ``/proc/self/task/TID/syscall`` has the number of
 the call and its arguments (proc(5)); it takes no lock of the thread, and does not stop it. Where
 the kernel has no such file, or the machine is another one, nothing is known.
@@ -27,7 +27,7 @@ class Call(enum.Enum):
     CHILD = enum.auto()
 
 
-class Blocked(NamedTuple):
+class BlockedCall(NamedTuple):
     """The call that a thread sleeps in."""
 
     call: Call
@@ -106,7 +106,7 @@ def kernels_number(thread: threading.Thread) -> int:
     return os.getpid() if thread is threading.main_thread() else thread.native_id or 0
 
 
-def blocked(thread: int) -> Blocked | None:
+def blocked(thread: int) -> BlockedCall | None:
     """The call that a thread of this process sleeps in; None if it runs, or that is not known.
 
     Args:
@@ -122,6 +122,6 @@ def blocked(thread: int) -> Blocked | None:
         return None
     call, limit, none = row
     if limit is None:
-        return Blocked(call, is_timed=call is Call.SLEEP)
+        return BlockedCall(call, is_timed=call is Call.SLEEP)
     given = int(arguments[limit], 16)
-    return Blocked(call, is_timed=(given & _NEVER if none == _NEVER else given) != none)
+    return BlockedCall(call, is_timed=(given & _NEVER if none == _NEVER else given) != none)

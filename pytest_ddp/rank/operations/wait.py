@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import NamedTuple
 
-from pytest_ddp.rank.operations.kernel_waits import Blocked, Call, blocked
+from pytest_ddp.rank.operations.kernel_waits import BlockedCall, Call, blocked
 from pytest_ddp.rank.operations.operation import Issuer, Operation
 from pytest_ddp.rank.operations.origins import is_of_stream, is_of_torch
 
@@ -101,7 +101,7 @@ def wait_of(stack: Sequence[FrameType], thread: int | None = None) -> Wait:
     return Wait(kind, words=function, is_timed=found.is_timed)
 
 
-def _kind(found: Blocked, stack: Sequence[FrameType]) -> WaitKind:
+def _kind(found: BlockedCall, stack: Sequence[FrameType]) -> WaitKind:
     files = [one.f_code.co_filename for one in stack]
     if any(file.endswith(_PROCESSES) for file in files[:3]):
         return WaitKind.SUBPROCESS

@@ -332,8 +332,8 @@ def test_waits_of_threads_have_their_kind(stream: Operations, x: torch.Tensor) -
     dist.monitored_barrier()
     look()
     kinds = [wait.kind for wait in seen]
-    collective = [WaitKind.COLLECTIVE] * 2
-    assert kinds == [WaitKind.UNKNOWN, WaitKind.HELD, *collective, WaitKind.UNKNOWN]
+    collective, joins = [WaitKind.COLLECTIVE] * 2, WaitKind.THREAD
+    assert kinds == [joins, WaitKind.HELD, *collective, joins]
     assert seen[1].words == "on purpose"
     assert [wait.operation.name for wait in seen[2:4]] == ["all_reduce", "monitored_barrier"]
 

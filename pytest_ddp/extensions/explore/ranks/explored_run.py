@@ -12,9 +12,9 @@ from pytest_ddp.extensions.explore.ranks.holding import Holder, RankHold
 from pytest_ddp.extensions.explore.ranks.operation_points import OperationPoints
 from pytest_ddp.extensions.explore.ranks.paths import Paths
 from pytest_ddp.extensions.explore.ranks.recording import Recording
+from pytest_ddp.extensions.explore.ranks.resting import RestWatch
 from pytest_ddp.extensions.explore.ranks.store_points import watching_stores
 from pytest_ddp.extensions.explore.ranks.thread_points import watching_threads
-from pytest_ddp.extensions.explore.ranks.watching import Watch
 from pytest_ddp.rank.hooks import fixtures
 from pytest_ddp.rank.operations.stream import Needs, Operations
 
@@ -40,7 +40,7 @@ class ExploredRun:
             ddp.rank, ddp.world_size, root + "/", board, operations.report
         )
         if board is not None:
-            watch = Watch(board, recording, operations)
+            watch = RestWatch(board, recording, operations)
             holds = [hold for hold in map(_hold_of, sent["holds"]) if hold[0] == ddp.rank]
             own = [hold for _, hold in holds]
             holder = Holder(own, board, watch, operations, sent["timeout"])

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pytest_ddp.extensions.explore.ranks.board import Board, Field, Progress, State, Turn
-from pytest_ddp.extensions.explore.ranks.watching import PAUSE, Watch
+from pytest_ddp.extensions.explore.ranks.resting import PAUSE, RestWatch
 from pytest_ddp.rank.operations.stream import Operations
 from pytest_ddp.system import processes
-from pytest_ddp.system.stdlib import threading, time
+from pytest_ddp.system.stdlib import select, threading, time
 
 COMPUTING = 2.0
 _SHARE = 1 / 3
@@ -47,7 +47,7 @@ class Holder:
         self,
         holds: Sequence[RankHold],
         board: Board,
-        watch: Watch,
+        watch: RestWatch,
         operations: Operations,
         timeout: float,
     ) -> None:
@@ -81,7 +81,7 @@ class Holder:
         computing_since = resting_since = None
         looks: dict[int, int] | None = None
         while (now := time.monotonic()) < end:
-            time.sleep(PAUSE)
+            select.select([], [], [], PAUSE)
             states = [self._state(rank) for rank in range(self._board.world_size)]
             if State.COMPUTES in states:
                 computing_since = computing_since or now

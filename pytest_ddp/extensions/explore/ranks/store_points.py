@@ -10,13 +10,13 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch._C import _distributed_c10d
+import torch.distributed as dist
 
 from pytest_ddp.extensions.explore.ranks.recording import Recording, Use
 from pytest_ddp.rank.operations.stream import Operations
 from pytest_ddp.rank.operations.wait import Wait, WaitKind
 
-_c10d: Any = _distributed_c10d
+_dist: Any = dist
 _CHANGES = {
     "set": "sets",
     "add": "adds to",
@@ -46,7 +46,7 @@ store says no prefix, and that of a process group notes that somebody wants the 
 @contextlib.contextmanager
 def watching_stores(recording: Recording, operations: Operations) -> Iterator[None]:
     """The points of stores are those of a run, in the block."""
-    kind, prefixing = _c10d.Store, _c10d.PrefixStore
+    kind, prefixing = _dist.Store, _dist.PrefixStore
     make = prefixing.__init__
 
     @functools.wraps(make)
@@ -100,10 +100,10 @@ def _whole(store: Any, rank: int) -> tuple[str, str]:
     while store in _prefixed:
         own, store = _prefixed[store]
         prefix = f"{own}/{prefix}"
-    if isinstance(store, _c10d.TCPStore):
+    if isinstance(store, _dist.TCPStore):
         return prefix, f" of the store at port {store.port}"
-    if isinstance(store, _c10d.FileStore):
+    if isinstance(store, _dist.FileStore):
         return prefix, f" of the store {store.path}"
-    if isinstance(store, _c10d.HashStore):
+    if isinstance(store, _dist.HashStore):
         return prefix, f" of a store of rank {rank}"
     return prefix, ""  # the default group's

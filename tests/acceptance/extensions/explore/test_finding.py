@@ -198,7 +198,8 @@ def races(new_suite: Callable[[], Suite]) -> Suite:
 
 @pytest.fixture(scope="module")
 def explored(races: Suite) -> Finished:
-    return races.run("--ddp-explore=8", *LOADFILE, "test_races.py", timeout=120)
+    arguments = "--ddp-explore=8", "-p", "cacheprovider", "test_races.py"
+    return races.run(*arguments, *LOADFILE, timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -225,9 +226,9 @@ FOUND = {
         "rank 0 writes tokenizer.json at test_races.py:64; rank 1 looks at it",
     ),
     "test_new_ranks_each_time": (
-        "fails when rank 0 is late before mkdir(made) at test_races.py:73",
+        "fails when rank 0 is late before mkdir(made) at test_races.py:72",
         "0@mkdir:made#1'",
-        "rank 0 makes made at test_races.py:73; rank 1 looks",
+        "rank 0 makes made at test_races.py:72; rank 1 looks",
     ),
 }
 
@@ -269,8 +270,8 @@ def test_what_is_not_explored_is_as_ever_and_counted(legal: Finished) -> None:
     assert legal["test_expected_to_fail"].verdict == "xfailed"
     assert legal["test_alone"].verdict == "passed"
     assert legal["test_fails_each_time"].text.startswith("ranks 0-1 of 2 failed in call: Assertion")
-    words = "(1: it is skipped, 1: it is expected to fail, 1: it has one rank, 1: it fails)"
-    assert f"ddp: 4 tests not explored {words}" in legal.flat
+    words = "it is skipped (1), it is expected to fail (1), it has one rank (1), it fails (1)"
+    assert f"ddp: 4 tests not explored: {words}" in legal.flat
 
 
 def test_what_is_not_explored_runs_without_hooks(legal: Finished) -> None:
@@ -283,14 +284,15 @@ def test_what_fails_in_turn_is_red(legal: Finished) -> None:
 
 def test_it_is_found_again_by_its_schedule(races: Suite) -> None:
     one = "test_races.py::test_removed_early"
-    replayed = races.run("--ddp-schedule=1@open:best.ckpt#1", "-p", "no:cacheprovider", one)
+    replayed = races.run("--ddp-schedule=1@open:best.ckpt#1", one)
     text = flat(replayed["test_removed_early"].text)
     assert text.startswith("fails when rank 1 is late before open(best.ckpt) at test_races.py:23 ")
     assert "FileNotFoundError" in text
 
 
 def test_what_failed_comes_first_next_time(explored: Finished, races: Suite) -> None:
-    again = races.run("--ddp-explore=8", "-x", *LOADFILE, "test_races.py", "-k", "early or key")
+    arguments = "--ddp-explore=8", "-p", "cacheprovider", "-x", "test_races.py"
+    again = races.run(*arguments, *LOADFILE, "-k", "early or key")
     assert "(schedule 2 of 8; 1 plain run passed)" in flat(again["test_removed_early"].text)
     if not UNDER_XDIST:
         assert "test_key" not in again

@@ -452,7 +452,11 @@ def test_what_only_a_late_begin_shows_is_tried_with_it() -> None:
 
         return {0: zero(), 1: one()}
 
-    assert tried(program) == ["0@begin#1", "1@begin#1", "1@begin#1+1@open:b#1"]
+    result = explore(program)
+    assert [schedule_text(schedule) for schedule in result.schedules] == [
+        *("0@begin#1", "1@begin#1", "1@begin#1+1@open:b#1")
+    ]
+    assert (result.exploration.kinds, result.exploration.open_kinds) == (1, 0)
 
 
 def test_passing_folders_is_tried_last_of_the_kinds() -> None:

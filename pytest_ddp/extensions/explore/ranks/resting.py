@@ -19,7 +19,7 @@ from pytest_ddp.rank.operations.origins import stack_of
 from pytest_ddp.rank.operations.stream import Operations
 from pytest_ddp.rank.operations.wait import Wait, WaitKind
 from pytest_ddp.system import processes
-from pytest_ddp.system.stdlib import os, threading, time
+from pytest_ddp.system.stdlib import os, select, threading, time
 
 PAUSE = 0.01
 """Seconds between two looks."""
@@ -54,7 +54,7 @@ Place: TypeAlias = tuple[tuple[int, int], ...]
 _FRAMES = 3
 
 
-class _Seen(NamedTuple):
+class _ThreadLook(NamedTuple):
     """A thread at the last look."""
 
     ran: bytes
@@ -79,7 +79,7 @@ class _Seen(NamedTuple):
         return self.wakes >= _BEATS and self.slept - self.since >= _LASTING
 
 
-class Watch:
+class RestWatch:
     """Shows on the board what this rank does, in a thread of its own, until :meth:`stop`."""
 
     def __init__(self, board: Board, recording: Recording, operations: Operations) -> None:
@@ -88,7 +88,7 @@ class Watch:
         self._operations = operations
         self._held: set[int] = set()
         """Identifiers of threads that are held."""
-        self._seen: dict[int, _Seen] = {}
+        self._seen: dict[int, _ThreadLook] = {}
         self._calm = 0
         self._is_stopped = False
         self._lock = threading.Lock()
@@ -125,13 +125,13 @@ class Watch:
             if self._board.is_any_held():
                 with self._lock:
                     self._look()
-            time.sleep(PAUSE)
+            select.select([], [], [], PAUSE)
 
     def _look(self) -> None:
         board, waits = self._board, self._operations.waits()
         board.put(Field.EXCHANGE, 0)
         state, moved = State.RESTS, False
-        seen: dict[int, _Seen] = {}
+        seen: dict[int, _ThreadLook] = {}
         native: set[int] = {kernels_number(self._thread)}
         for thread in threading.enumerate():
             ident, number = thread.ident or 0, kernels_number(thread)
@@ -153,7 +153,7 @@ class Watch:
         board.put(Field.CALM, self._calm)
         board.put(Field.LOOKS, board.get(board.rank, Field.LOOKS) + 1)
 
-    def _state(self, wait: Wait, now: _Seen, *, has_run: bool) -> tuple[State, bool]:
+    def _state(self, wait: Wait, now: _ThreadLook, *, has_run: bool) -> tuple[State, bool]:
         """What a thread does, and whether it goes on to do that although it has run."""
         if now.polls or wait.kind in _POLLS_INSIDE:
             return State.RESTS, True
@@ -166,7 +166,7 @@ class Watch:
         by_itself = wait.kind in (WaitKind.SLEEP, WaitKind.SUBPROCESS, WaitKind.POLL)
         return State.SLEEPS if by_itself else State.COMPUTES, False
 
-    def _see(self, thread: int, native: int, wait: Wait) -> _Seen:
+    def _see(self, thread: int, native: int, wait: Wait) -> _ThreadLook:
         ran, now = _read(native, "schedstat"), time.monotonic()
         events = self._recording.of(thread)
         moves, again = (0, 0) if events is None else (events.moves, events.again)
@@ -175,13 +175,13 @@ class Watch:
         if wait.kind not in _BY_ITSELF or not wait.is_timed:
             if before is not None and goes_on and now - before.slept < _AWAKE:
                 return before._replace(ran=ran)
-            return _Seen(ran, (), moves, 0, 0.0, 0.0, repeats=False)
+            return _ThreadLook(ran, (), moves, 0, 0.0, 0.0, repeats=False)
         at = tuple((id(frame.f_code), frame.f_lasti) for frame in stack_of(thread)[:_FRAMES])
         if before is None or not goes_on or before.at != at:
-            return _Seen(ran, at, moves, 0, now, now, repeats=False)
+            return _ThreadLook(ran, at, moves, 0, now, now, repeats=False)
         repeats = wait.kind is not WaitKind.SLEEP or again > 0
         wakes = before.wakes + (before.ran != ran)
-        return _Seen(ran, at, moves, wakes, before.since, now, repeats)
+        return _ThreadLook(ran, at, moves, wakes, before.since, now, repeats)
 
     def _others_run(self, known: set[int]) -> bool:
         """Whether a thread of C++ runs, or could."""
