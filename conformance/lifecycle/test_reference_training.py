@@ -88,7 +88,7 @@ def train(stage: str, config: TrainConfig, events: WatchAdapter) -> None:
     events.watch.end(events.begun.model)
 
 
-ALL = {"resumes", "resumes_mid_epoch", "global_batch"}
+ALL = {"resumes", "resumes_mid_epoch", "resumes_elsewhere", "global_batch"}
 
 
 @parametrize_with_checks([TrainLoop(train_diffusion, ALL)], world_size=(1, 2, 4), share_ranks=True)
