@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from ddp_conformance import TrainLoop, UndecidedError
+from ddp_conformance.determinism.mutants.moving_mutants import Moves
 from ddp_conformance.determinism.mutants.part_mutants import ReadsByItself
 from ddp_conformance.framework.registry import all_checks
 
-RESUMES = frozenset({"resumes"})
+RESUMES = frozenset({"resumes", "resumes_elsewhere"})
 
 
 def check_of(guarantee: str, subject: TrainLoop) -> None:
@@ -40,30 +40,32 @@ class BeginsAnew(ReadsByItself):
         return self.content()
 
 
-class Remembers(ReadsByItself):
-    """Goes on with what this process has kept."""
-
-    kept: ClassVar[dict[Path, Any]] = {}
+class ReadsACopy(Moves):
+    """Goes on from what it has written beside its checkpoint."""
 
     def save(self, path: Path) -> None:
         super().save(path)
-        self.kept[path] = copy.deepcopy(self.content())
+        super().save(path.with_suffix(".copy"))
 
     def read(self, path: Path) -> Any:
-        return copy.deepcopy(self.kept[path])
+        return super().read(path.with_suffix(".copy"))
 
 
 @pytest.mark.ddp(world_size=2)
-def test_a_loop_that_saves_nothing() -> None:
+@pytest.mark.parametrize("guarantee", ["DET-06", "DET-07"])
+def test_a_loop_that_saves_nothing(guarantee: str) -> None:
     with pytest.raises(UndecidedError, match=r"left nothing at the path of Leg\.save$"):
-        check_of("DET-07", TrainLoop(SavesNothing, RESUMES))
+        check_of(guarantee, TrainLoop(SavesNothing, RESUMES))
 
 
 @pytest.mark.ddp(world_size=2)
-@pytest.mark.parametrize("make", [BeginsAnew, Remembers])
-def test_a_loop_that_does_not_open_its_checkpoint(make: type[ReadsByItself]) -> None:
+@pytest.mark.parametrize("guarantee", ["DET-06", "DET-07"])
+@pytest.mark.parametrize("make", [BeginsAnew, ReadsACopy])
+def test_a_loop_that_does_not_open_its_checkpoint(
+    make: type[ReadsByItself], guarantee: str
+) -> None:
     with pytest.raises(UndecidedError, match="goes on as well without any file of its checkpoint"):
-        check_of("DET-07", TrainLoop(make, RESUMES))
+        check_of(guarantee, TrainLoop(make, RESUMES))
 
 
 @pytest.mark.ddp(world_size=2)

@@ -73,6 +73,14 @@ class LoopRaised(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class LoopRounding(Record):
+    """How far rounding moves the final parameters of one process."""
+
+    distances: tuple[tuple[str, float], ...]
+    """By name, the largest norm of a difference."""
+
+
+@dataclass(frozen=True, slots=True)
 class RebuildsBuckets(Record):
     """The loop made a DDP that changes its gradient buckets after the first step.
 

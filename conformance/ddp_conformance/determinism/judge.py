@@ -225,7 +225,7 @@ def _repeated_samples(history: History, size: int, terms: Terms) -> Iterator[Vio
     epochs = sorted({step.epoch for own in steps.values() for step in own})
     if "endless" in terms.traits and "replacement" not in terms.traits:
         batches = {rank: [step.ids for step in own] for rank, own in steps.items()}
-        text = uneven_passes(batches, size, terms.copies, _loosely(size, terms, len(steps)))
+        text = uneven_passes(batches, size, terms.copies, loosely(size, terms, len(steps)))
         yield from [Violation(f"{text}: no common order")] if text else []
         return
     for epoch in epochs:
@@ -237,7 +237,7 @@ def _repeated_samples(history: History, size: int, terms: Terms) -> Iterator[Vio
             yield Violation(f"{text}: no common order", epoch)
 
 
-def _loosely(size: int, terms: Terms, world_size: int) -> Allowance:
+def loosely(size: int, terms: Terms, world_size: int) -> Allowance:
     """Padding repeats fewer than there are ranks, declared or not; it may as well be dropped."""
     groups = terms.members(size)
     surplus = sum(max(world_size - 1, terms.allowed(len(g), world_size).surplus) for g in groups)
@@ -259,7 +259,7 @@ def _unshared(
     copies = terms.copies
     repeated = {i: ranks for i, ranks in sorted(owners.items()) if len(ranks) > copies}
     surplus = sum(len(ranks) - copies for ranks in repeated.values())
-    if surplus > _loosely(size, terms, world_size).surplus:
+    if surplus > loosely(size, terms, world_size).surplus:
         index, ranks = next(iter(repeated.items()))
         yield f"{surplus} samples are repeated, index {index} by {ranks_in_words(ranks)}"
 

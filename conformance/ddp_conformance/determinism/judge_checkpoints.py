@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ddp_conformance.determinism.history import LoopRaised, LoopSaved
 from ddp_conformance.determinism.judge import (
@@ -33,6 +33,8 @@ RESUMED = "resumed"
 WITHOUT = "without "
 """How the name of a run begins whose checkpoint lacks the file that the rest of it names."""
 WITHOUT_ANY = f"{WITHOUT}any file"
+UNREAD = "goes on as well without any file of its checkpoint"
+"""Of a loop that keeps all in its process, or begins anew."""
 
 
 def judge_incomplete(history: History) -> tuple[Violation, ...]:
@@ -41,14 +43,11 @@ def judge_incomplete(history: History) -> tuple[Violation, ...]:
 
 
 def unread(history: History) -> str:
-    """Why it is not known that the loop reads its checkpoint; empty if it is.
-
-    A loop that keeps all in its process, or begins anew, needs no file.
-    """
+    """Why it is not known that the loop reads its checkpoint; empty if it is."""
     runs = _runs_without_a_file(history)
     emptied = WITHOUT_ANY if len(runs) > 1 else runs[0]
-    is_read = _raised(history, emptied) or any(_differences(history, emptied))
-    return "" if is_read else "goes on as well without any file of its checkpoint"
+    is_read = raised_in(history, emptied) or any(_differences(history, emptied))
+    return "" if is_read else UNREAD
 
 
 def _runs_without_a_file(history: History) -> list[str]:
@@ -57,12 +56,17 @@ def _runs_without_a_file(history: History) -> list[str]:
 
 
 def _refused_or_same(history: History, run: str) -> Iterator[Violation]:
-    raised = _raised(history, run)
-    if not raised:
+    if raised_in(history, run):
+        yield from half_refused(history, run, ranks_of(history))
+    else:
         yield from _differences(history, run)
-        return
+
+
+def half_refused(history: History, run: str, ranks: Sequence[int]) -> Iterator[Violation]:
+    """Of a run in which some rank raised: ranks that go on, or that had made a step before."""
+    raised = raised_in(history, run)
     first, error = next(iter(raised.items()))
-    others = [rank for rank in ranks_of(history) if rank not in raised]
+    others = [rank for rank in ranks if rank not in raised]
     if others:
         verb = "goes on" if len(others) == 1 else "go on"
         yield Violation(f"{run}: {ranks_in_words(others)} {verb}, and rank {first} raises {error}")
@@ -72,7 +76,7 @@ def _refused_or_same(history: History, run: str) -> Iterator[Violation]:
         yield Violation(f"{run}: rank {rank} makes {number} before it raises {raised[rank]}")
 
 
-def _raised(history: History, run: str) -> dict[int, str]:
+def raised_in(history: History, run: str) -> dict[int, str]:
     """The error of each rank that raised."""
     return {r.rank: r.error for r in history if isinstance(r, LoopRaised) and r.run == run}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
@@ -96,6 +97,19 @@ class Notes:
             self.records.append(HeldModule(self._rank, path, trained, changed, altered))
 
 
+class KeepsTheEnd(Notes):
+    """A watch that keeps the final parameters as they are."""
+
+    def __init__(self, rank: int, run: str) -> None:
+        super().__init__(rank, run)
+        self.tensors: dict[str, Tensor] = {}
+
+    def end(self, model: nn.Module) -> None:
+        super().end(model)
+        named = [*model.named_parameters(), *model.named_buffers()]
+        self.tensors = {name: whole_tensor(tensor).double().clone() for name, tensor in named}
+
+
 def run_leg(subject: TrainLoop, case: Case, run: str, leg: Leg, turn: int) -> list[Record]:
     """Call the loop once, with random states that differ from those of other calls and ranks."""
     notes = Notes(case.rank, run)
@@ -115,7 +129,7 @@ def try_leg(
     notes = Notes(case.rank, run)
     try:
         _call(subject, case, leg, turn, notes)
-    except (Exception, SystemExit) as error:
+    except _refusals() as error:
         if isinstance(error, SystemExit) and not error.code:
             raise
         notes.records.append(LoopRaised(case.rank, run, describe(error)))
@@ -123,6 +137,19 @@ def try_leg(
     else:
         tell(False)
     return notes.records
+
+
+def _refusals() -> tuple[type[BaseException], ...]:
+    """Those of torch's checkpoints are no ``Exception``."""
+    api = sys.modules.get("torch.distributed.checkpoint.api")
+    return (Exception, SystemExit, *([api.CheckpointException] if api else []))
+
+
+def final_parameters(subject: TrainLoop, case: Case, leg: Leg, turn: int) -> dict[str, Tensor]:
+    """Those of one process in float64, and its buffers, by name; empty if none are reported."""
+    notes = KeepsTheEnd(case.rank, "rounding")
+    _call(subject, case, leg, turn, notes)
+    return notes.tensors
 
 
 def _call(subject: TrainLoop, case: Case, leg: Leg, turn: int, notes: Notes) -> None:

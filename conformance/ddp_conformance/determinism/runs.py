@@ -70,6 +70,35 @@ class LoopOnRanks:
         return records
 
 
+class LoopAlone:
+    """A loop on rank 0 by itself; all ranks call the methods, and wait for it."""
+
+    def __init__(self, subject: TrainLoop, case: Case, ranks: Ranks) -> None:
+        self._subject = subject
+        self._case = Case(case.size, 0, 1, case.directory, case.num_workers)
+        self._ranks = ranks
+
+    def run(self, run: str, leg: Leg, turn: int) -> list[Record]:
+        """Call it; the others have no records."""
+
+        def act() -> list[Record]:
+            if self._ranks.rank != 0:
+                return []
+            with alone():
+                return run_leg(self._subject, self._case, run, leg, turn)
+
+        return on_all(self._ranks, act)
+
+    def attempt(self, run: str, leg: Leg, turn: int) -> list[Record]:
+        """The same for a call that it may refuse."""
+        records: list[Record] = []
+        if self._ranks.rank == 0:
+            with alone():
+                records = try_leg(self._subject, self._case, run, leg, turn, lambda raised: None)
+        self._ranks.gather(None)
+        return records
+
+
 def repeated(subject: TrainLoop, case: Case, ranks: Ranks) -> Iterator[Record]:
     """Run the loop from the first epoch to the last, twice."""
     loop, before = LoopOnRanks(subject, case, ranks), memory_in_use()
@@ -103,11 +132,7 @@ def in_two(loop: LoopOnRanks, path: Path, run: str, leg: Leg, last: int) -> Iter
 def beside_one(subject: TrainLoop, case: Case, ranks: Ranks) -> Iterator[Record]:
     """All ranks together, then rank 0 by itself; a group of one does for both at world size 1."""
     yield from LoopOnRanks(subject, case, ranks).run("whole", Leg(EPOCHS), turn=1)
-    if case.rank == 0:
-        single = Case(case.size, 0, 1, case.directory, case.num_workers)
-        with alone():
-            records = run_leg(subject, single, "alone", Leg(EPOCHS), turn=5)
-        yield from records
+    yield from LoopAlone(subject, case, ranks).run("alone", Leg(EPOCHS), turn=5)
 
 
 def parts_of(subject: TrainLoop) -> tuple[str, ...]:
