@@ -319,10 +319,10 @@ def _attribute(node: ast.AST) -> str:
     """The name of an attribute, also of one that is named in a string."""
     if isinstance(node, ast.Attribute):
         return node.attr
-    if isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr", "setattr"):
-        if len(node.args) > 1 and isinstance(node.args[1], ast.Constant):
-            return str(node.args[1].value)
-    return ""
+    if not isinstance(node, ast.Call) or len(node.args) < 2:
+        return ""
+    by_name = ast.unparse(node.func) in ("getattr", "hasattr", "setattr")
+    return str(node.args[1].value) if by_name and isinstance(node.args[1], ast.Constant) else ""
 
 
 @functools.cache

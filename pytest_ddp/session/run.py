@@ -63,7 +63,7 @@ from pytest_ddp.system.machine import OomKillWatch
 from pytest_ddp.system.stdlib import signal, time
 
 # ------------------------------------------------------------------
-# Takes a snapshot of all ranks at the timeout, before they are stopped.
+# A snapshot of all ranks at the timeout, before they are stopped.
 
 ANSWER_LIMIT = 1.0
 """Seconds that a rank gets to answer a probe."""

@@ -29,7 +29,7 @@ from pytest_ddp.verdict.rank_failure import exit_text, problem_line
 from pytest_ddp.verdict.text import rows_of
 
 # ------------------------------------------------------------------
-# Reports what the ranks of a test were doing when Ctrl-C, or the end of a CI job, interrupted it.
+# What the ranks of a test were doing when Ctrl-C, or the end of a CI job, interrupted it.
 #
 # Often that test is the reason. pytest itself shows the line at which its own process was
 # interrupted, which is a line of the plugin for a ddp test.

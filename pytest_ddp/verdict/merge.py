@@ -583,7 +583,7 @@ def _extras(outcome: RunOutcome, phase: Phase) -> dict[str, Any]:
 
 
 # ------------------------------------------------------------------
-# Merges the subtests of all ranks; they are reported before the call, as in pytest.
+# The subtests of all ranks, which are reported before the call, as in pytest.
 
 
 _Reported: TypeAlias = tuple[RankOutcome, TimedReport]

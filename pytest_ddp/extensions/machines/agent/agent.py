@@ -38,7 +38,7 @@ from pytest_ddp.system.tempfiles import SessionFolder
 _SILENCE = 10.0
 """Seconds without a sign of life after which the coordinator is given up."""
 _HOST_END = 12.0
-"""As in :mod:`pytest_ddp.launch.launcher`."""
+"""The limit is that of :mod:`pytest_ddp.launch.launcher`."""
 _SEND_LIMIT = 10.0
 """Seconds for what is sent to the coordinator at the end; the coordinator waits a little longer."""
 _LOOK = 0.2
