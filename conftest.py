@@ -42,7 +42,14 @@ EXHAUSTIVE = (
     "tests/acceptance/conformance/test_conformance_bad_parts.py::test_the_same_in_pytest",
     "tests/acceptance/extensions/adopt/test_everywhere.py::"
     "test_a_group_that_the_conftest_makes_at_its_import[('-n', '1'",
-    "tests/acceptance/extensions/test_core_alone.py::test_tests_of_the_core_pass[verdict/",
+    "tests/acceptance/extensions/test_core_alone.py::test_unit_tests_of_the_core_pass",
+    *(
+        f"tests/acceptance/extensions/test_core_alone.py::test_tests_of_the_core_pass[{name}/"
+        for name in (
+            *("cleanup", "devices", "ends", "habits", "hangs", "plugins", "pools"),
+            *("startup", "terminal", "verdict"),
+        )
+    ),
     "tests/acceptance/verdict/test_verdict_modes.py::test_same_verdicts[isolated-all]",
 )
 """Folders, files and tests that ``make test`` leaves out."""

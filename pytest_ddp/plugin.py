@@ -112,11 +112,11 @@ class Hooks:
     def __init__(self, config: pytest.Config, options: Options) -> None:
         self._config = config
         self._options = options
-        self._sight = Prescan(config)
+        self._prescan = Prescan(config)
         if IMPORT_LOG not in config.stash:  # loaded by a conftest
             config.stash[IMPORT_LOG] = ImportLog()
-        self._coming = config.stash[IMPORT_LOG]
-        self._started: Controller | None = None
+        self._import_log = config.stash[IMPORT_LOG]
+        self._made_controller: Controller | None = None
         self._refusal: pytest.UsageError | None = None
         """Why an extension makes no launcher for this session."""
         self._worker_problems: list[str] = []
@@ -129,16 +129,16 @@ class Hooks:
 
     @property
     def _problems(self) -> list[str]:
-        own = self._started.problems if self._started is not None else []
+        own = self._made_controller.problems if self._made_controller is not None else []
         return [*own, *self._worker_problems]
 
     @property
     def _controller(self) -> Controller:
-        if self._started is None:
+        if self._made_controller is None:
             from pytest_ddp.session.controller import Controller  # noqa: PLC0415
 
-            self._started = Controller(self._config, self._options)
-        return self._started
+            self._made_controller = Controller(self._config, self._options)
+        return self._made_controller
 
     # ------------------------------------------------------------------ collection
 
@@ -154,20 +154,20 @@ class Hooks:
     @pytest.hookimpl(tryfirst=True)
     def pytest_pycollect_makemodule(self, module_path: Path, parent: pytest.Collector) -> None:
         """Start the host, which imports torch while this process imports it for the test file."""
-        if self._started is None and self._sight.in_module(module_path, parent.session):
+        if self._made_controller is None and self._prescan.in_module(module_path, parent.session):
             self._warm_up()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(
         self, collector: pytest.Collector
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-        self._coming.note("")
+        self._import_log.note("")
         report = yield
-        self._coming.note(str(collector.path))
+        self._import_log.note(str(collector.path))
         return check_items(report, self._options, _warn)
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:
-        if self._started is None and self._sight.in_item(item):
+        if self._made_controller is None and self._prescan.in_item(item):
             self._warm_up()
 
     def _warm_up(self) -> None:
@@ -188,8 +188,8 @@ class Hooks:
             if self._refusal is not None and not hasattr(self._config, "workerinput"):
                 raise self._refusal
             self._controller.collected(session.items)
-        elif self._started is not None and not self._keeps_launcher:
-            self._started.close()
+        elif self._made_controller is not None and not self._keeps_launcher:
+            self._made_controller.close()
 
     def pytest_report_collectionfinish(self, items: list[pytest.Item]) -> list[str]:
         """Report, before the first ddp test, problems that make all of them fail or hang."""
@@ -254,18 +254,18 @@ class Hooks:
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         result = yield
-        if self._started is not None and self._started.is_measured:
+        if self._made_controller is not None and self._made_controller.is_measured:
             # pytest-cov reports after this hook, before pytest_sessionfinish.
             code = int(session.testsfailed > 0)
-            self._started.finish(interrupted=False, broken_off=False, exit_code=code)
+            self._made_controller.finish(interrupted=False, broken_off=False, exit_code=code)
         return result
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         try:
-            if self._started is not None:
+            if self._made_controller is not None:
                 interrupted = exitstatus == pytest.ExitCode.INTERRUPTED
-                self._started.finish(interrupted=interrupted, exit_code=int(exitstatus))
+                self._made_controller.finish(interrupted=interrupted, exit_code=int(exitstatus))
         except KeyboardInterrupt:
             # pytest does not catch it in this hook.
             session.exitstatus = pytest.ExitCode.INTERRUPTED
@@ -296,7 +296,7 @@ class Hooks:
     @property
     def _interrupted(self) -> str:
         """Where the ranks of the interrupted test were; empty if no test was interrupted."""
-        if self._started is None:
+        if self._made_controller is None:
             return ""
         from pytest_ddp.session.supervisor import INTERRUPTED  # noqa: PLC0415
 
@@ -314,8 +314,8 @@ class Hooks:
             paint(failed)
 
     def pytest_unconfigure(self) -> None:
-        if self._started is not None:
-            self._started.close()
+        if self._made_controller is not None:
+            self._made_controller.close()
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         for problem in self._problems:

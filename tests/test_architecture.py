@@ -312,7 +312,48 @@ def _private(file: Path) -> Iterator[str]:
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module not in MODULES:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif (name := _attribute(node)) and name not in _own_attributes():
+            names = [f"it.{name}"]
         yield from filter(_is_private, names)
+
+
+def _attribute(node: ast.AST) -> str:
+    """The name of an attribute, also of one that is named in a string."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    if not isinstance(node, ast.Call) or len(node.args) < 2:
+        return ""
+    by_name = ast.unparse(node.func) in ("getattr", "hasattr", "setattr")
+    return str(node.args[1].value) if by_name and isinstance(node.args[1], ast.Constant) else ""
+
+
+@functools.cache
+def _own_attributes() -> frozenset[str]:
+    """Private names that classes and modules of the plugin give themselves."""
+    found = {"_replace", "_asdict", "_fields", "_getframe", "_current_frames"}  # documented
+    for module, file in MODULES.items():
+        for node in (
+            ast.walk(ast.parse(file.read_text())) if module.startswith("pytest_ddp") else ()
+        ):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                found.add(node.name)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.add(node.id)
+            elif (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.ctx, ast.Store)
+                and ast.unparse(node.value) in ("self", "cls")
+            ):
+                found.add(node.attr)
+    return frozenset(found)
+
+
+def test_a_private_attribute_of_others_is_found(tmp_path: Path) -> None:
+    file = tmp_path / "planted.py"
+    file.write_text(
+        "def f(item):\n    return item._planted, getattr(item, '_grafted', item._replace)"
+    )
+    assert {*_private(file)} == {"it._planted", "it._grafted"}
 
 
 def _is_private(name: str) -> bool:

@@ -29,7 +29,7 @@ from pytest_ddp.protocol.rank_status import (
 from pytest_ddp.rank.operations.table import CONTRADICT
 
 # ------------------------------------------------------------------
-# Which ranks are the root cause, if ranks did different things at the same place. Pure.
+# Which ranks are the root cause, if ranks did different things at the same place.
 #
 # What the test intended is unknown. If most ranks did the same, the others are named; else none is.
 
@@ -328,7 +328,7 @@ def _shorten_place(place: str) -> str:
 
 
 # ------------------------------------------------------------------
-# Find the ranks that hold up a test at its timeout, where no hang could be proved. Pure.
+# The ranks that hold up a test at its timeout, where no hang could be proved.
 #
 # A rank that waits for a peer is held up itself. The cause is a rank that does something else: it
 # computes or sleeps, its process is suspended, or it holds the GIL and cannot answer.

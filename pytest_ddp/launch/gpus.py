@@ -341,9 +341,9 @@ def lease(
         yield _waited_for(claim)
 
 
-def _waited_for(claim: PendingLease) -> tuple[int, ...]:
+def _waited_for(lease: PendingLease) -> tuple[int, ...]:
     try:
-        while not (taken := claim.take()):
+        while not (taken := lease.take()):
             # Polled, since the kernel has no wait for a lock with a time limit.
             select.select((), (), (), LEASE_INTERVAL)
         return taken

@@ -292,24 +292,24 @@ class Launcher:
         for source in list(self._unsent):
             self._watch_room(source, source if isinstance(source, Channel) else source.channel)
 
-    def _watch_room(self, source: Channel | RankProcess, channel: Channel) -> None:
-        self._unsent.discard(source)
+    def _watch_room(self, process: Channel | RankProcess, channel: Channel) -> None:
+        self._unsent.discard(process)
         if channel.fileno() not in self._selector.get_map():
             return
         events = selectors.EVENT_READ
         if channel.unsent:
             events |= selectors.EVENT_WRITE
-            self._unsent.add(source)
-        self._selector.modify(channel, events, source)
+            self._unsent.add(process)
+        self._selector.modify(channel, events, process)
 
-    def _hear(self, source: Channel | RankProcess) -> Iterator[Event]:
-        if isinstance(source, Channel):
+    def _hear(self, process: Channel | RankProcess) -> Iterator[Event]:
+        if isinstance(process, Channel):
             yield from self._hear_host()
         else:
-            yield from self._hear_rank(source, source.channel.receive_some)
+            yield from self._hear_rank(process, process.channel.receive_some)
 
     def _hear_rank(
-        self, source: RankProcess, receive: Callable[[], Sequence[tuple[Message, list[int]]]]
+        self, process: RankProcess, receive: Callable[[], Sequence[tuple[Message, list[int]]]]
     ) -> Iterator[Event]:
         messages: Sequence[tuple[Message, list[int]]] = ()
         try:
@@ -317,19 +317,19 @@ class Launcher:
         except (ChannelError, OSError, ValueError) as error:
             # The test wrote into our descriptor: nothing after that can be trusted.
             messages = error.before if isinstance(error, ChannelError) else ()
-            source.channel.at_end = True
-            source.condemned = WROTE_GARBAGE
-            self.kill(source)
+            process.channel.at_end = True
+            process.condemned = WROTE_GARBAGE
+            self.kill(process)
         for message, descriptors in messages:
             if isinstance(message, RankReady):
-                source.ready = self.had_rank = True
-                source.captured = dict(zip(message.captured, descriptors, strict=True))
-            yield source, message  # type: ignore[misc]
-        if source.channel.at_end:
+                process.ready = self.had_rank = True
+                process.captured = dict(zip(message.captured, descriptors, strict=True))
+            yield process, message  # type: ignore[misc]
+        if process.channel.at_end:
             # The rank dies, or it lives without its channel and is useless.
-            self._unwatch(source)
-            source.lost = source.lost or time.monotonic()
-            self._cut_off.add(source)
+            self._unwatch(process)
+            process.lost = process.lost or time.monotonic()
+            self._cut_off.add(process)
 
     def _hear_host(self) -> Iterator[Event]:
         for message, _ in self._channel.receive_available():

@@ -185,7 +185,7 @@ class MessageRoute(NamedTuple):
 class UnmatchedMessages:
     """Sends that no rank receives, or receives to which no rank sends."""
 
-    way: MessageRoute
+    route: MessageRoute
     count: int
     """How many; below zero for receives."""
     site: str
@@ -194,7 +194,7 @@ class UnmatchedMessages:
     @property
     def missing_end(self) -> int:
         """The rank whose part is missing; -1 for a receive from any rank."""
-        return self.way.sender if self.count < 0 else self.way.receiver
+        return self.route.sender if self.count < 0 else self.route.receiver
 
 
 @dataclass(frozen=True, slots=True)

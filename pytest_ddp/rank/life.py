@@ -30,10 +30,10 @@ from pytest_ddp.system.stdlib import os, traceback
 def live(
     channel: Channel,
     files: list[int],
-    order: StartRank,
+    start: StartRank,
     session: Any,
     collection: Collection,
-    own: UserCode,
+    user_code: UserCode,
 ) -> NoReturn:
     """Become the rank; never returns into the host's frames below.
 
@@ -42,14 +42,14 @@ def live(
         files: descriptors of :class:`pytest_ddp.launch.rank_process.RankFiles`, then of
             :class:`pytest_ddp.launch.streams.Streams`, and the listening socket for a rank that
             serves the rendezvous from its start on.
-        order: the rank's place in its world.
+        start: the rank's place in its world.
         session: pytest's, from the host.
         collection: collects test files.
-        own: the user's plugins and conftest files.
+        user_code: the user's plugins and conftest files.
     """
     with contextlib.suppress(PermissionError):  # a spawned rank leads its session already
         os.setsid()
-    listening = [files.pop()] if order.serve_store else []
+    listening = [files.pop()] if start.serve_store else []
     stacks, stacks_of_children, page, trace = map(tempfiles.path_of, files[:4])
     # Before all else: a probe's SIGUSR1 would kill a rank without a handler.
     crash_stacks.install(stacks, stacks_of_children)
@@ -57,33 +57,35 @@ def live(
     processes.watch()
     try:
         _renew_tempdir()
-        leftovers.outlive_rank(order.folder)
-        _own_tmp_path_base(session.config, order)
+        leftovers.outlive_rank(start.folder)
+        _own_tmp_path_base(session.config, start)
         *streams, log = files[4:]
-        output.capture_afresh(session.config, order.world.world_size, streams)
+        output.capture_afresh(session.config, start.world.world_size, streams)
         live_logs = LiveLogs(session.config, log)
         environment = RankEnvironment()
         # Before any user code is imported, which may read its rank or draw random numbers.
-        environment.apply(order.environment)
+        environment.apply(start.environment)
         seeding.unseed()
-        made = instruments.make(page, trace, order)
+        made = instruments.make(page, trace, start)
         # Opened by path above; the test must not find descriptors that are not its own.
         for descriptor in (*files[:4], *streams):
             os.close(descriptor)
         operations = made.group.journal.operations
         operations.describer.root = f"{session.config.rootpath}/"
         # Before user code is loaded, so that what it makes is observed.
-        landmarks.install(made.lifecycle)
+        landmarks.install(made.phase_stack)
         torch_state.watch()
         kernels.watch_functional(operations)
-        measuring = None if order.measured is None else RankCoverage(order.measured)
+        measuring = None if start.measured is None else RankCoverage(start.measured)
         rendezvous = EnvRendezvous()
-        rendezvous.begin(listening, serve_now=order.serve_store)
+        rendezvous.begin(listening, serve_now=start.serve_store)
         stand_ins.reporter_stand_in(session.config)
-        own.load(session)
-        link = Link(channel, made.side_channel, made.surveyor, made.page, rendezvous, operations)
+        user_code.load(session)
+        link = Link(
+            channel, made.side_channel, made.status_reporter, made.page, rendezvous, operations
+        )
         operations.report = link.warn
-        meets = connections.begin(order.folder, lambda: link.test)
+        meets = connections.begin(start.folder, lambda: link.test)
         operations.on_new_group.append(meets.mark)
         stand_ins.junit_stand_in(session.config, link.send)
         session.config.hook.pytest_ddp_rank_begins(
@@ -93,7 +95,7 @@ def live(
         if measuring is not None:
             link.save, measuring.tell = measuring.save, link.warn
             session.config.pluginmanager.register(measuring)
-        runner = Runner(link, made, order, environment, rendezvous, session, collection, live_logs)
+        runner = Runner(link, made, start, environment, rendezvous, session, collection, live_logs)
         runner.live()
     except BaseException:
         # Standard error may be a capture file that is lost with the rank.
@@ -107,9 +109,9 @@ def _renew_tempdir() -> None:
         tempfile.tempdir = None
 
 
-def _own_tmp_path_base(config: Any, order: StartRank) -> None:
+def _own_tmp_path_base(config: Any, start: StartRank) -> None:
     factory = getattr(config, "_tmp_path_factory", None)
     if factory is not None:
         base = Path(config.option.basetemp).parent
-        factory._given_basetemp = base / f"ddp-rank{order.rank}-{order.serial}"
+        factory._given_basetemp = base / f"ddp-rank{start.rank}-{start.serial}"
         factory._basetemp = None

@@ -52,7 +52,7 @@ class Link:
         self,
         channel: Channel,
         side_channel: SideChannel,
-        surveyor: StatusReporter,
+        status_reporter: StatusReporter,
         page: StatusPage,
         rendezvous: EnvRendezvous,
         operations: Operations,
@@ -61,7 +61,7 @@ class Link:
         self._channel = channel
         self._rendezvous = rendezvous
         self._side_channel = side_channel
-        self._surveyor = surveyor
+        self._status_reporter = status_reporter
         self._page = page
         self._pid = os.getpid()
         self._lock = threading.Lock()
@@ -203,7 +203,7 @@ class Link:
         # The main thread changes what is read here, and torch's recorder is a private interface. A
         # probe that fails proves nothing, and must not end the link.
         with contextlib.suppress(Exception):
-            self.send(self._surveyor.answer(request))
+            self.send(self._status_reporter.answer(request))
 
     def _debug(self, message: LiftTimeouts | EnterHang) -> None:
         assert self.debugger is not None

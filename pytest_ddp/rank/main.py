@@ -84,7 +84,7 @@ def _host(channel: Channel, session: Session, own_folder: str) -> NoReturn:
                 collection.collect(pytest_session, collected.files)
         host, starts = os.getpid(), itertools.count(1)
 
-        def fork(order: StartRank, descriptors: list[int]) -> int:
+        def fork(start: StartRank, descriptors: list[int]) -> int:
             if next(starts) == _COLLAPSE_AT:
                 processes.collapse()
             child = os.fork()
@@ -92,7 +92,7 @@ def _host(channel: Channel, session: Session, own_folder: str) -> NoReturn:
                 channel.close()
                 processes.die_with_parent(host)
                 theirs = Channel(socket.socket(fileno=descriptors[0]))
-                _live(theirs, descriptors[1:], order, pytest_session, collection, own)
+                _live(theirs, descriptors[1:], start, pytest_session, collection, own)
             return child
 
         channel.send(HostReady(problem or threads.problem("their host")))
@@ -120,14 +120,14 @@ def _set_program(session: Session) -> None:
 def _spawn(channel: Channel, session: Session, own_folder: str) -> NoReturn:
     path = _expect(channel, Collected, own_folder).path
 
-    def spawn(order: StartRank, descriptors: list[int]) -> int:
-        known = {"order": dumps(order), "path": path, "parent": os.getpid()}
+    def spawn(start: StartRank, descriptors: list[int]) -> int:
+        known = {"order": dumps(start), "path": path, "parent": os.getpid()}
         role = {**known, "descriptor": descriptors[0], "files": descriptors[1:]}
         # On a cluster, ranks iterate over sets in different orders; here they do so reproducibly.
-        seed = {"PYTHONHASHSEED": str((session.seed + order.rank + 1) % 2**32)}
+        seed = {"PYTHONHASHSEED": str((session.seed + start.rank + 1) % 2**32)}
         process = subprocess.Popen(
             command(role),
-            env=seed | os.environ | order.environment,
+            env=seed | os.environ | start.environment,
             pass_fds=descriptors,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
@@ -139,7 +139,7 @@ def _spawn(channel: Channel, session: Session, own_folder: str) -> NoReturn:
     _serve(channel, spawn, own_folder)
 
 
-def _spawned_rank(channel: Channel, files: list[int], order: StartRank) -> NoReturn:
+def _spawned_rank(channel: Channel, files: list[int], start: StartRank) -> NoReturn:
     session = _expect(channel, Session)
     preload.torch()
     _check_names()
@@ -149,7 +149,7 @@ def _spawned_rank(channel: Channel, files: list[int], order: StartRank) -> NoRet
     preload.what_ranks_use()
 
     def live(pytest_session: pytest.Session) -> NoReturn:
-        _live(channel, files, order, pytest_session, collection, own)
+        _live(channel, files, start, pytest_session, collection, own)
 
     _run_session(config, live)
 
@@ -184,14 +184,14 @@ def _run_session(config: pytest.Config, serve: Callable[[pytest.Session], NoRetu
 def _live(
     channel: Channel,
     files: list[int],
-    order: StartRank,
+    start: StartRank,
     session: pytest.Session,
     collection: Collection,
-    own: UserCode,
+    user_code: UserCode,
 ) -> NoReturn:
     from pytest_ddp.rank.life import live  # noqa: PLC0415 - imports torch
 
-    live(channel, files, order, session, collection, own)
+    live(channel, files, start, session, collection, user_code)
 
 
 def _expect(channel: Channel, kind: type[_Kind], own_folder: str = "") -> _Kind:

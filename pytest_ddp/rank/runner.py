@@ -81,8 +81,8 @@ from pytest_ddp.system.stdlib import os
 # the rest from its page and its files.
 #
 # The order within cleaning matters: the debugger ends before output is flushed, as it restores the
-# standard streams; `_surveyor` ends before garbage is collected, so that a probe in between sees a
-# test that is over; groups are counted after that, as the collection may free some.
+# standard streams; `_status_reporter` ends before garbage is collected, so that a probe in between
+# sees a test that is over; groups are counted after that, as the collection may free some.
 #
 # What a test may leave to the next ones in this process:
 #
@@ -106,7 +106,7 @@ class Runner:
         self,
         link: Link,
         instruments: Instruments,
-        place: StartRank,
+        start: StartRank,
         environment: RankEnvironment,
         rendezvous: EnvRendezvous,
         session: pytest.Session,
@@ -114,21 +114,23 @@ class Runner:
         live_logs: LiveLogs,
     ) -> None:
         self._link = link
-        self._place = place
-        self._lifecycle, self._group, self._side_channel, self._surveyor, page = instruments
+        self._place = start
+        self._phase_stack, self._group, self._side_channel, self._status_reporter, page = (
+            instruments
+        )
         self._session = session
         self._config = session.config
-        self._kept = BufferedReports(page, session.config)
+        self._buffered = BufferedReports(page, session.config)
         self._collection = collection
         self._live_logs = live_logs
         self._rendezvous = rendezvous
-        self._care = Cleanup(self._group.journal.asked_for)
-        self._environment, self._variables = environment, place.environment
-        self._garbage = GarbageCollection(self._lifecycle)
+        self._cleanup = Cleanup(self._group.journal.asked_for)
+        self._environment, self._variables = environment, start.environment
+        self._garbage = GarbageCollection(self._phase_stack)
         self._setup_show = SetupShow(self._config)
-        self._subtests = Subtests(self._config, self._kept)
-        self._ties = GroupFixtures(self._group, self._side_channel)
-        self._phases = PhaseHooks(self._lifecycle, self._care, self._ties)
+        self._subtests = Subtests(self._config, self._buffered)
+        self._group_fixtures = GroupFixtures(self._group, self._side_channel)
+        self._phases = PhaseHooks(self._phase_stack, self._cleanup, self._group_fixtures)
         self._properties = Properties()
         self._ddp = self._make_ddp()
         self._debugger = self._link.debugger = self._make_debugger()
@@ -143,14 +145,14 @@ class Runner:
         self._is_used = False
         self._is_broken_off = False
         """Whether a phase of the test did not pass."""
-        guests: Any = self._config.pluginmanager.get_plugin(PluginFilter.NAME)
-        self._shortcomings = [(text, __file__) for text in guests.problems]
+        plugin_filter: Any = self._config.pluginmanager.get_plugin(PluginFilter.NAME)
+        self._shortcomings = [(text, __file__) for text in plugin_filter.problems]
         if problem := recorder_problem():
             self._shortcomings.append((problem, str(dist.__file__)))
 
     def live(self) -> NoReturn:
         """Run tests until the order to finish; the process ends here."""
-        watchers = (self._phases, self._care, self._properties, self._ties)
+        watchers = (self._phases, self._cleanup, self._properties, self._group_fixtures)
         for plugin in (self, self._debugger, *watchers, Tracebacks(), ExpectedFailures()):
             self._config.pluginmanager.register(plugin)
         log_handlers.attach_at_once(self._log_handlers)
@@ -180,43 +182,43 @@ class Runner:
 
     # ------------------------------------------------------------------ one test
 
-    def _run(self, order: RunTest, descriptors: list[int]) -> None:
-        listening, store = descriptors[: order.serve_store], descriptors[order.serve_store :]
-        self._link.test = order.test
-        self._variables = self._variables | order.environment
+    def _run(self, run_test: RunTest, descriptors: list[int]) -> None:
+        listening, store = descriptors[: run_test.serve_store], descriptors[run_test.serve_store :]
+        self._link.test = run_test.test
+        self._variables = self._variables | run_test.environment
         self._environment.apply(self._variables)
-        self._lifecycle.begin(Phase.SETUP.value)
+        self._phase_stack.begin(Phase.SETUP.value)
         self._side_channel.begin(self._place.world.world_size)
-        self._surveyor.begin()
+        self._status_reporter.begin()
         try:
             keeps = self._group.is_users()
-            by_port = order.new_store and not order.by_file
-            serve_now = order.store is None or by_port
+            by_port = run_test.new_store and not run_test.by_file
+            serve_now = run_test.store is None or by_port
             self._rendezvous.begin(listening, serve_now=serve_now, keeps=keeps)
-            self._collect(order.file)
-            item = self._collection.item(order.nodeid)
+            self._collect(run_test.file)
+            item = self._collection.item(run_test.nodeid)
             if item is None:
-                missing = self._collection.missing(order.nodeid, order.file)
-                self._link.send(NotBegun(order.test, missing, self._is_used))
+                missing = self._collection.missing(run_test.nodeid, run_test.file)
+                self._link.send(NotBegun(run_test.test, missing, self._is_used))
                 return
-            if order.env:
-                self._environment.apply(self._variables | order.env)
-            phases = self._lifecycle.torch_phases
-            self._group.prepare(order.store, store, self._rendezvous.store, order.keys)
-            self._garbage.spare_group(self._lifecycle.torch_phases - phases)
+            if run_test.env:
+                self._environment.apply(self._variables | run_test.env)
+            phases = self._phase_stack.torch_phases
+            self._group.prepare(run_test.store, store, self._rendezvous.store, run_test.keys)
+            self._garbage.spare_group(self._phase_stack.torch_phases - phases)
         except Exception as error:
             problem = "the process group could not be built:\n" + text_of(error)
-            self._link.send(NotBegun(order.test, problem, True))
+            self._link.send(NotBegun(run_test.test, problem, True))
             return
-        if order.waits_for_go:
-            self._link.send(Began(order.test, self._parameters(order.file)))
-            with self._surveyor.at_start():
-                self._refusals = self._link.wait_for_go(order.test).refusals
-        if (refusal := self._refusals.get(order.nodeid)) is not None:
-            self._link.send(NotBegun(order.test, refusal, False))
+        if run_test.waits_for_go:
+            self._link.send(Began(run_test.test, self._parameters(run_test.file)))
+            with self._status_reporter.at_start():
+                self._refusals = self._link.wait_for_go(run_test.test).refusals
+        if (refusal := self._refusals.get(run_test.nodeid)) is not None:
+            self._link.send(NotBegun(run_test.test, refusal, False))
             return
-        self._kept.begin(order.test)
-        self._link.send(self._run_item(order, item))
+        self._buffered.begin(run_test.test)
+        self._link.send(self._run_item(run_test, item))
 
     def _parameters(self, file: str) -> tuple[Parameter, ...]:
         """Those of a file, unless all ranks of this world are forks of one process."""
@@ -231,10 +233,10 @@ class Runner:
             self._log_handlers.detach()
             seeding.unseed()
             # Code that has the file's name: the phase takes its place from it.
-            importing = self._lifecycle.enter_function(IMPORT, compile("", file, "exec"))
+            importing = self._phase_stack.enter_function(IMPORT, compile("", file, "exec"))
             with self._group.hidden(), self._live_logs.collecting():
                 self._collection.collect(self._session, [file])
-            self._lifecycle.leave(importing)
+            self._phase_stack.leave(importing)
             self._garbage.spare_collected()
 
     def _warn_of_shortcomings(self) -> None:
@@ -242,48 +244,48 @@ class Runner:
         while self._shortcomings:
             self._link.warn(*self._shortcomings.pop())
 
-    def _run_item(self, order: RunTest, item: pytest.Item) -> Done:
+    def _run_item(self, run_test: RunTest, item: pytest.Item) -> Done:
         self._is_used, self._is_broken_off = True, False
         self._warn_of_shortcomings()
-        seed = order.seeds[self._place.rank]
+        seed = run_test.seeds[self._place.rank]
         seeding.seed_everything(seed)
         self._reseeder.begin(seed)
         fixture.set_current(self._ddp)
-        own = [f"rank{self._place.rank}"] if order.own_tmp_path else []
-        fixtures.set_tmp_path(os.path.join(order.tmp_path, *own))
+        own = [f"rank{self._place.rank}"] if run_test.own_tmp_path else []
+        fixtures.set_tmp_path(os.path.join(run_test.tmp_path, *own))
         self._phases.begin()
         self._subtests.begin()
-        self._properties.seed = order.seeds[0]
-        if order.is_planned:
+        self._properties.seed = run_test.seeds[0]
+        if run_test.is_planned:
             # pytest keeps both with the item, as if the runs were phases of one.
             item._report_sections.clear()
             item.user_properties.clear()
-        if order.shares_module_state and self._modules is None:
+        if run_test.shares_module_state and self._modules is None:
             self._modules = ModuleState(packages_of_plugins(self._config))
-        self._config.hook.pytest_ddp_test_begins(item=item, sent=order.from_plugins)
-        self._live_logs.begin(order.log_level)
-        self._care.begin()
+        self._config.hook.pytest_ddp_test_begins(item=item, sent=run_test.from_plugins)
+        self._live_logs.begin(run_test.log_level)
+        self._cleanup.begin()
         self._debugger.begin()
-        exit_reason, exit_code = self._run_protocol(order, item)
+        exit_reason, exit_code = self._run_protocol(run_test, item)
         self._debugger.end()
         output.flush()
         fixture.set_current(None)
-        self._surveyor.end()
-        self._garbage.collect(alone=self._care.ended_alone)
+        self._status_reporter.end()
+        self._garbage.collect(alone=self._cleanup.ended_alone)
         counts = self._group.counts()
         ends = self._config.hook.pytest_ddp_test_ended(item=item)
         return Done(
-            test=order.test,
-            passed=self._kept.passed(),
+            test=run_test.test,
+            passed=self._buffered.passed(),
             counts=counts,
             group_doubt=self._group_doubt(),
-            holds_group=self._ties.hold() or self._group.is_users(),
-            needs_peers=self._ties.needs_peers(),
+            holds_group=self._group_fixtures.hold() or self._group.is_users(),
+            needs_peers=self._group_fixtures.needs_peers(),
             rank_doubt=self._rank_doubt(item),
             used_rendezvous=self._rendezvous.used_rendezvous(),
             irreversible=self._spent(),
-            modules_changed=order.ends_module_state and self._modules_changed(),
-            changes=self._care.changes,
+            modules_changed=run_test.ends_module_state and self._modules_changed(),
+            changes=self._cleanup.changes,
             setup_show=self._setup_show.take(),
             exit_reason=exit_reason,
             exit_code=exit_code,
@@ -293,7 +295,7 @@ class Runner:
 
     def _traffic(self) -> Traffic | None:
         beside = self._is_unclear or self._group.journal.beside
-        self._is_unclear = beside and self._care.keeps_threads()
+        self._is_unclear = beside and self._cleanup.keeps_threads()
         return self._group.traffic(unclear=self._is_unclear)
 
     def _modules_changed(self) -> bool:
@@ -309,16 +311,16 @@ class Runner:
             world.device,
             None if world.devices is None else world.devices[rank],
             self._link.exchange,
-            self._lifecycle.phase,
+            self._phase_stack.phase,
         )
         for attributes in self._config.hook.pytest_ddp_fixture_attributes(ddp=ddp):
             vars(ddp).update(attributes)
         return ddp
 
-    def _run_protocol(self, order: RunTest, item: pytest.Item) -> tuple[str | None, int | None]:
+    def _run_protocol(self, run_test: RunTest, item: pytest.Item) -> tuple[str | None, int | None]:
         """Run the item; returns reason and code of a ``pytest.exit``, if one was raised."""
-        next_item = self._next_item(order, item)
-        run = run_without_drivers if order.driven else item.ihook.pytest_runtest_protocol
+        next_item = self._next_item(run_test, item)
+        run = run_without_drivers if run_test.driven else item.ihook.pytest_runtest_protocol
         try:
             run(item=item, nextitem=next_item)
         except pytest.exit.Exception as exit_:
@@ -334,26 +336,26 @@ class Runner:
             self._link.send(Finished(text_of(error)))
 
     def _group_doubt(self) -> str | None:
-        if self._care.has_more_groups:
+        if self._cleanup.has_more_groups:
             return "there are more process groups than before"
         if self._is_broken_off and self._group.is_unnumbered():
             return "its backend numbers no collectives, so the ranks may have left it out of step"
-        return self._group.doubt(held=self._ties.hold())
+        return self._group.doubt(held=self._group_fixtures.hold())
 
     def _spent(self) -> bool:
         if self._place.world.devices is None:
-            return self._care.irreversible()
+            return self._cleanup.irreversible()
         # Autograd's own thread for each GPU keeps device meshes, where they cannot be cleared. And
         # a message that torch refuses for NCCL, or a coalescing block that an exception leaves,
         # stays between `ncclGroupStart` and `ncclGroupEnd`: later collectives of the thread return
         # at once, and never run, on whichever group (seen with torch 2.11 and NCCL 2.28.9).
         never_runs = self._group.journal.has_refused or torch_state.is_coalescing()
-        return self._care.irreversible() or self._care.has_more_groups or never_runs
+        return self._cleanup.irreversible() or self._cleanup.has_more_groups or never_runs
 
     def _rank_doubt(self, item: pytest.Item) -> tuple[Leak, ...]:
-        doubts = [*self._care.leaks, *self._care.more_stores(), *cleanup.broken_gpu()]
+        doubts = [*self._cleanup.leaks, *self._cleanup.more_stores(), *cleanup.broken_gpu()]
         keeps, own = self._place.world.keeps_group, self._group.is_users()
-        if own and self._care.has_other_default_group and not keeps:
+        if own and self._cleanup.has_other_default_group and not keeps:
             doubts.append(Leak("a default process group of its own"))
         if error := self._phases.broke_fixture:
             doubts.append(Leak(f"a fixture that was broken off by {error}"))
@@ -362,12 +364,12 @@ class Runner:
         self._in_doubt |= bool(doubts)
         return tuple(doubts)
 
-    def _next_item(self, order: RunTest, item: pytest.Item) -> pytest.Item | None:
-        if order.next_nodeid is not None and order.next_file is not None:
+    def _next_item(self, run_test: RunTest, item: pytest.Item) -> pytest.Item | None:
+        if run_test.next_nodeid is not None and run_test.next_file is not None:
             following: pytest.Item | None
-            following = self._collection.chain_to(order.next_nodeid, order.next_file)
+            following = self._collection.chain_to(run_test.next_nodeid, run_test.next_file)
             return following
-        if order.next_is_known:
+        if run_test.next_is_known:
             return None
         # Under xdist the next item is unknown: everything wider than this item stays set up.
         # pytest uses the next item only for its chain of collectors, which a collector has as well.
@@ -413,7 +415,7 @@ class Runner:
         if subtest := self._subtests.take(report, self._link.test):
             self._link.send(subtest)
             return
-        if self._kept.take(report):
+        if self._buffered.take(report):
             return
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
         # Sent together with Done, which follows the teardown at once.

@@ -93,12 +93,12 @@ class Controller:
         self._display = Display(config, self._live, self._messages.warn)
         self._terminal = Terminal(config, self._messages.warn)
         self.orders = RunRequests(config, options, self._live, self._terminal)
-        self._measuring = CoverageOfRanks(config, self._messages.warn)
+        self._coverage = CoverageOfRanks(config, self._messages.warn)
 
     @property
     def is_measured(self) -> bool:
         """Whether ranks leave data for a coverage report."""
-        return self._measuring.measured is not None
+        return self._coverage.measured is not None
 
     @property
     def problems(self) -> list[str]:
@@ -147,7 +147,7 @@ class Controller:
             self._options,
             spawns=self._start_method is StartMethod.SPAWN,
             basetemp=self._directories.base,
-            measured=self._measuring.measured,
+            coverage=self._coverage.measured,
         )
         self._launcher = self._new_launcher(session)
         if hasattr(config, "workerinput"):
@@ -428,7 +428,7 @@ class Controller:
                 self._launcher.exit_code = exit_code or int(bool(self.problems))
         finally:
             self.close()
-            self._measuring.end(broken_off=broken_off)
+            self._coverage.end(broken_off=broken_off)
 
     def _let_finish(self, launcher: Launcher, interrupted: bool) -> None:
         limit = _INTERRUPTED_TEARDOWN if interrupted else _LAST_TEARDOWN

@@ -70,8 +70,8 @@ def terminal_of(config: pytest.Config) -> Writer | None:
 class LiveLine:
     """The line; one object for all tests of a session."""
 
-    def __init__(self, terminal: Writer | None) -> None:
-        self._terminal = terminal
+    def __init__(self, writer: Writer | None) -> None:
+        self._terminal = writer
         self._name = ""
         self._began = self._due = math.inf
         self._column: int | None = None

@@ -63,7 +63,7 @@ from pytest_ddp.system.machine import OomKillWatch
 from pytest_ddp.system.stdlib import signal, time
 
 # ------------------------------------------------------------------
-# Takes a snapshot of all ranks at the timeout, before they are stopped.
+# A snapshot of all ranks at the timeout, before they are stopped.
 
 ANSWER_LIMIT = 1.0
 """Seconds that a rank gets to answer a probe."""
@@ -78,14 +78,14 @@ debugger has stopped."""
 
 
 def take_snapshot(
-    parts: Sequence[RankRun],
+    rank_runs: Sequence[RankRun],
     prober: Prober,
     hear_until: Callable[[float, Callable[[], bool]], None],
 ) -> Expiry:
     """Probe the ranks twice, to find which of them hold up the others.
 
     Args:
-        parts: all ranks of the test.
+        rank_runs: all ranks of the test.
         prober: sends the probes.
         hear_until: takes messages until a moment (monotonic clock), or until a condition holds.
     """
@@ -96,18 +96,18 @@ def take_snapshot(
         return prober.answers()
 
     begin = time.monotonic()
-    cpu_before = {part: part.process.glance()[1] for part in parts}
+    cpu_before = {rank_run: rank_run.process.glance()[1] for rank_run in rank_runs}
     before = last_answers()
     hear_until(time.monotonic() + _BETWEEN_LOOKS, lambda: False)
     now = last_answers()
     least = _BUSY * (time.monotonic() - begin)
     looks = []
-    for part in parts:
-        rank, (state, cpu) = part.process.rank, part.process.glance()
+    for rank_run in rank_runs:
+        rank, (state, cpu) = rank_run.process.rank, rank_run.process.glance()
         # A loaded machine may leave a computing rank no time: its main thread is runnable then.
-        busy = (state == _RUNNABLE or cpu - cpu_before[part] > least) if state else None
-        seen = part.ending is not None, state in _SUSPENDED, busy
-        answers = before.get(rank), now.get(rank), part.status
+        busy = (state == _RUNNABLE or cpu - cpu_before[rank_run] > least) if state else None
+        seen = rank_run.ending is not None, state in _SUSPENDED, busy
+        answers = before.get(rank), now.get(rank), rank_run.status
         looks.append(TimeoutSnapshot(rank, *seen, *answers))
     return diagnose_timeout(looks)
 
@@ -177,16 +177,16 @@ class Run:
         reader: Reader,
         tell: OnMessage,
         oom: OomKillWatch,
-        order: RunRequest,
+        request: RunRequest,
         test: int,
     ) -> None:
         self._launcher = launcher
         self._oom = oom
         self._reader = reader
         self._tell = tell
-        self._order = order
+        self._request = request
         self._test = test
-        self._plan = order.plan
+        self._plan = request.plan
         self._timed_out = False
         self._has_run = False
         """Whether at least one rank has run code of the test."""
@@ -207,7 +207,7 @@ class Run:
         """At a timeout: sends and receives whose other end has ended without its part."""
         self._has_left = False
         """Whether sends or receives are unfinished on groups that end with the test."""
-        self.parts: list[RankRun] = []
+        self.rank_runs: list[RankRun] = []
         self._by_process: dict[RankProcess, RankRun] = {}
 
     # ------------------------------------------------------------------ start
@@ -221,10 +221,10 @@ class Run:
         """
         plan = self._plan
         processes = self._launcher.pool(plan.world)
-        self.parts += map(RankRun, processes)
-        self._by_process = {part.process: part for part in self.parts}
+        self.rank_runs += map(RankRun, processes)
+        self._by_process = {rank_run.process: rank_run for rank_run in self.rank_runs}
         self._exchanges = Exchanges(processes)
-        self._turns = TerminalQueue(self._order.terminal, self._by_process)
+        self._terminal_queue = TerminalQueue(self._request.terminal, self._by_process)
         self._oom.begin()
         self._wall, self._began = time.time(), time.monotonic()
         self._since = self._began
@@ -238,7 +238,7 @@ class Run:
             waits_for_go = new or port is not None or may_import(processes, plan.nodeid)
             self._limit = start_limit(plan.timeout) if waits_for_go else plan.timeout
             self._prober = Prober(self._test, processes, self._since + self._limit)
-            message = self._order.for_ranks(
+            message = self._request.for_ranks(
                 self._test,
                 store=store,
                 new=new,
@@ -246,26 +246,26 @@ class Run:
                 by_file=bool(file),
                 keys=keys,
             )
-            for rank, part in enumerate(self.parts):
+            for rank, rank_run in enumerate(self.rank_runs):
                 # Before the order: the rank writes into these files as soon as it has it.
-                part.process.files.begin()
-                part.process.store, part.process.keys = store, keys
-                if self._order.planned is not None and self._order.planned.alters:
-                    part.process.altered = self._order.planned.alters
+                rank_run.process.files.begin()
+                rank_run.process.store, rank_run.process.keys = store, keys
+                if self._request.planned is not None and self._request.planned.alters:
+                    rank_run.process.altered = self._request.planned.alters
                 serves = () if rank or port is None else port.descriptors
-                part.process.order(message, environments[rank], serves, file)
+                rank_run.process.order(message, environments[rank], serves, file)
 
     # ------------------------------------------------------------------ the wait loop
 
     def supervise(self) -> None:
         """Wait until every rank has ended its part or was stopped."""
-        live = self._order.live
-        live.begin(self._order.title)
+        live = self._request.live
+        live.begin(self._request.title)
         try:
             self._wait(live)
         finally:
             live.erase()
-            self._turns.end()
+            self._terminal_queue.end()
 
     def _wait(self, live: LiveLine) -> None:
         while self._open():
@@ -281,59 +281,59 @@ class Run:
                     self._explain(self._prober.counts())
                 elif self._timed_out and self._prober.is_answered():
                     self._explain_timeout()
-                if self._failed_at is None and self._order.terminal.wants_post_mortem:
+                if self._failed_at is None and self._request.terminal.wants_post_mortem:
                     self._open_hang()
                 self._stop(self._open())
                 return
             self._prober.probe()
             if not live.due_in():
-                live.show({p.process.rank: activity_of(p.ending, p.status) for p in self.parts})
-            wait = min(left, self._prober.due_in(), live.due_in(), self._turns.due_in())
+                live.show({p.process.rank: activity_of(p.ending, p.status) for p in self.rank_runs})
+            wait = min(left, self._prober.due_in(), live.due_in(), self._terminal_queue.due_in())
             self._hear(wait)
 
     def _hear(self, seconds: float) -> None:
         for process, message in self._launcher.poll(seconds):
-            if (part := self._by_process.get(process)) is not None:
-                self._take(part, message)
+            if (rank_run := self._by_process.get(process)) is not None:
+                self._take(rank_run, message)
 
     # ------------------------------------------------------------------ debuggers
 
     def _is_looked_at(self, live: LiveLine) -> bool:
         """Whether a rank was in a debugger; waits until it has left it, while no clock runs."""
-        self._turns.lend()
+        self._terminal_queue.lend()
         live_is_up = True
-        while self._turns.taken:
+        while self._terminal_queue.taken:
             if live_is_up:
                 live.erase()
             live_is_up = False
             self._hear(_LONG)
         if live_is_up:
             return False
-        paused = self._turns.take_pause()
+        paused = self._terminal_queue.take_pause()
         self._began += paused
         self._since += paused
         if self._failed_at is not None:
             self._failed_at += paused
         self._prober.postpone(paused)
-        live.begin(self._order.item.name)
+        live.begin(self._request.item.name)
         return True
 
     def _open_hang(self) -> None:
         """Open a debugger in a rank that is stuck, before it is stopped."""
         culprits = self._hang.culprits if self._hang is not None else ()
-        stuck = [part for part in self._open() if part.process.rank not in culprits]
-        part = (stuck or self._open())[0]
-        part.process.send(EnterHang(self._test))
-        self._hear_until(time.monotonic() + ANSWER_LIMIT, lambda: self._turns.taken)
-        if not self._is_looked_at(self._order.live):
-            self._unopened = f"--pdb: rank {part.process.rank} could not be entered: no answer."
+        stuck = [rank_run for rank_run in self._open() if rank_run.process.rank not in culprits]
+        rank_run = (stuck or self._open())[0]
+        rank_run.process.send(EnterHang(self._test))
+        self._hear_until(time.monotonic() + ANSWER_LIMIT, lambda: self._terminal_queue.taken)
+        if not self._is_looked_at(self._request.live):
+            self._unopened = f"--pdb: rank {rank_run.process.rank} could not be entered: no answer."
 
     def _hear_until(self, moment: float, done: Callable[[], bool] = lambda: False) -> None:
         while not done() and (left := moment - time.monotonic()) > 0:
             self._hear(left)
 
     def _open(self) -> list[RankRun]:
-        return [part for part in self.parts if part.ending is None]
+        return [rank_run for rank_run in self.rank_runs if rank_run.ending is None]
 
     def _deadline(self) -> float:
         if editors.is_attached():
@@ -346,135 +346,145 @@ class Run:
 
     def _grace(self) -> float:
         # If one rank could not begin, the others wait for it in the set-up of the group.
-        hopeless = any(part.ending is Ending.NOT_BEGUN for part in self.parts)
+        hopeless = any(rank_run.ending is Ending.NOT_BEGUN for rank_run in self.rank_runs)
         if hopeless or self._has_quit():
             return 0.1
-        return _LAST_GRACE if any(part.failed for part in self._open()) else _GRACE
+        return _LAST_GRACE if any(rank_run.failed for rank_run in self._open()) else _GRACE
 
     def _has_quit(self) -> bool:
         """Whether the user quit a debugger, and its rank has ended its part."""
-        exits = (part.done is not None and part.done.exit_reason for part in self.parts)
-        return self._order.terminal.quits and any(exits)
+        exits = (
+            rank_run.done is not None and rank_run.done.exit_reason for rank_run in self.rank_runs
+        )
+        return self._request.terminal.quits and any(exits)
 
     def _now(self) -> float:
         return time.monotonic() - self._began
 
-    def _take(self, part: RankRun, message: FromRank | RankReaped) -> None:
+    def _take(self, rank_run: RankRun, message: FromRank | RankReaped) -> None:
         match message:
             case RankReaped():
-                self._take_untold(part)
-                part.is_gone(self._order.item, self._wall, self._now())
+                self._take_untold(rank_run)
+                rank_run.is_gone(self._request.item, self._wall, self._now())
             case Warned() | XmlNoted() | Finished():
-                self._tell(part.process.rank, message)
+                self._tell(rank_run.process.rank, message)
             case RankReady():
                 pass  # `Supervisor._bring_up` has waited for it.
             case _ if message.test != self._test:
                 pass  # A late message of the test before.
             case RankStatus():
-                part.status = message
-                has_ended = part.ending is not None
-                self._hang = self._prober.take(part.process.rank, message, has_ended) or self._hang
+                rank_run.status = message
+                has_ended = rank_run.ending is not None
+                self._hang = (
+                    self._prober.take(rank_run.process.rank, message, has_ended) or self._hang
+                )
                 return
             case Calls():
                 raise AssertionError("Calls, while the test runs and no TellCalls was sent")
             case Began():
-                part.begin(self._plan.nodeid)
-                part.parameters = message.parameters
-                if all(part.began for part in self.parts):
+                rank_run.begin(self._plan.nodeid)
+                rank_run.parameters = message.parameters
+                if all(rank_run.began for rank_run in self.rank_runs):
                     self._go()
             case RequestTerminal():
-                self._turns.want(part.process)
+                self._terminal_queue.want(rank_run.process)
                 return
             case ReturnTerminal():
-                self._turns.leave(part.process, message)
+                self._terminal_queue.leave(rank_run.process, message)
                 if not message.quits:
                     return
                 self._failed_at = self._failed_at or time.monotonic()
             case NotBegun():
-                part.problem, part.retryable = message.problem, message.retryable
-                part.end(Ending.NOT_BEGUN, self._now())
+                rank_run.problem, rank_run.retryable = message.problem, message.retryable
+                rank_run.end(Ending.NOT_BEGUN, self._now())
             case PhaseReported():
-                part.take(self._reader.phase(message), self._now())
+                rank_run.take(self._reader.phase(message), self._now())
             case SubtestReported():
-                part.take_subtest(self._reader.subtest(message), self._now())
+                rank_run.take_subtest(self._reader.subtest(message), self._now())
             case Done():
                 self._has_run = True
-                part.done = message
-                part.begin(self._plan.nodeid)
-                part.take_passed(self._order.item, self._wall, message.passed)
-                part.process.holds_group, part.process.needs_peers = (
+                rank_run.done = message
+                rank_run.begin(self._plan.nodeid)
+                rank_run.take_passed(self._request.item, self._wall, message.passed)
+                rank_run.process.holds_group, rank_run.process.needs_peers = (
                     message.holds_group,
                     message.needs_peers,
                 )
                 if message.modules_changed:
-                    part.process.module_state = self._plan.module_state
-                part.end(Ending.DONE, self._now())
+                    rank_run.process.module_state = self._plan.module_state
+                rank_run.end(Ending.DONE, self._now())
             case EndAnnounced():
-                part.announced = message
+                rank_run.announced = message
             case Exchange():
-                self._exchanges.arrive(part.process, message)
+                self._exchanges.arrive(rank_run.process, message)
         self._prober.hear()
-        if part.ending is not None:
-            self._turns.leave(part.process)
-            self._exchanges.leave(part.process, part.ending.value)
+        if rank_run.ending is not None:
+            self._terminal_queue.leave(rank_run.process)
+            self._exchanges.leave(rank_run.process, rank_run.ending.value)
         # Restarted at each end of a failed rank: the others may have waited for its teardown.
-        if part.failed and (self._failed_at is None or part.ending is not None):
+        if rank_run.failed and (self._failed_at is None or rank_run.ending is not None):
             self._failed_at = time.monotonic()
 
     def _go(self) -> None:
         self._has_run = True
         self._since, self._limit = time.monotonic(), self._plan.timeout
         self._prober.end_by(self._since + self._limit)
-        refusals = collected_parameters.refusals([part.parameters for part in self.parts])
-        for part in self.parts:
-            part.process.send(Go(self._test, refusals))
+        refusals = collected_parameters.refusals(
+            [rank_run.parameters for rank_run in self.rank_runs]
+        )
+        for rank_run in self.rank_runs:
+            rank_run.process.send(Go(self._test, refusals))
 
-    def _take_untold(self, part: RankRun) -> None:
+    def _take_untold(self, rank_run: RankRun) -> None:
         """Take reports that a rank held back to send with its `Done`, which will not come."""
-        recovered = part.process.files.recovered_reports()
+        recovered = rank_run.process.files.recovered_reports()
         if recovered.test == self._test:
             self._has_run = True
-            part.begin(self._plan.nodeid)
-            part.take_passed(self._order.item, self._wall, recovered.passed)
+            rank_run.begin(self._plan.nodeid)
+            rank_run.take_passed(self._request.item, self._wall, recovered.passed)
 
     # ------------------------------------------------------------------ comparing
 
     def compare(self) -> None:
         """Compare the ranks' collectives and messages, if all ranks have ended well."""
         counts = self._counts()
-        if not self._plan.check_collectives or len(counts) != len(self.parts):
+        if not self._plan.check_collectives or len(counts) != len(self.rank_runs):
             return
         if collectives.needs_calls(counts):
             calls = self._ask_for_calls()
             self._mismatch = collectives.difference(counts, calls)
             self._mismatch_cause = collectives.root_cause(counts, calls)
             self._suspicions = tuple(collectives.suspicions(counts, calls))
-        before = self.parts[0].process.open
+        before = self.rank_runs[0].process.open
         self._unlike_message = message_ends.difference(counts, self._traffic(), before)
 
     def settle(self) -> None:
         """Match sends with receives, those of wide fixtures included."""
-        first = self.parts[0].process
+        first = self.rank_runs[0].process
         traffic = self._traffic()
         if not (traffic or first.open or first.spoiled):
             return
-        if all(part.done is not None for part in self.parts):
+        if all(rank_run.done is not None for rank_run in self.rank_runs):
             keeps = self._keeps_group()
             self._balance = balance(self._counts(), traffic, first.open, keeps=keeps)
         lost = any(each.lost for each in traffic.values())
         left = lost or bool(self._balance.unfinished) or first.spoiled
         self._has_left = left and not self._keeps_group()
-        for part in self.parts:
-            part.process.open = self._balance.open
-            part.process.spoiled = left and self._keeps_group()
+        for rank_run in self.rank_runs:
+            rank_run.process.open = self._balance.open
+            rank_run.process.spoiled = left and self._keeps_group()
 
     def _traffic(self) -> dict[int, Traffic]:
         """The messages of each rank that has ended its test with some."""
-        done = {part.process.rank: part.done for part in self.parts if part.done is not None}
+        done = {
+            rank_run.process.rank: rank_run.done
+            for rank_run in self.rank_runs
+            if rank_run.done is not None
+        }
         return {rank: each.traffic for rank, each in done.items() if each.traffic is not None}
 
     def _keeps_group(self) -> bool:
-        return any(part.process.holds_group for part in self.parts)
+        return any(rank_run.process.holds_group for rank_run in self.rank_runs)
 
     def _explain(self, counts: dict[int, tuple[GroupCount, ...]]) -> None:
         """Find where the ranks' collectives first differ: a hang's cause may be before its wait."""
@@ -490,20 +500,26 @@ class Run:
         collective, so that a hang is not proved.
         """
         counts, calls = self._prober.counts(), self._ask_for_calls()
-        ended = {part.process.rank for part in self.parts if part.ending is not None}
+        ended = {
+            rank_run.process.rank for rank_run in self.rank_runs if rank_run.ending is not None
+        }
         self._parting = collectives.difference(collectives.issued_in_vain(counts, ended), calls)
-        answers = {part.process.rank: part.calls for part in self.parts if part.calls is not None}
+        answers = {
+            rank_run.process.rank: rank_run.calls
+            for rank_run in self.rank_runs
+            if rank_run.calls is not None
+        }
         traffic = {r: each.traffic for r, each in answers.items() if each.traffic is not None}
-        if traffic and len(answers) == len(self.parts):
-            found = balance(counts, traffic, self.parts[0].process.open, keeps=False).unfinished
+        if traffic and len(answers) == len(self.rank_runs):
+            found = balance(counts, traffic, self.rank_runs[0].process.open, keeps=False).unfinished
             self._unmatched = tuple(each for each in found if each.missing_end in ended)
 
     def _ask_for_calls(self) -> dict[int, tuple[CallRecord, ...]]:
-        living = [part for part in self.parts if not part.process.gone]
-        for part in living:
-            part.process.send(RequestCalls(self._test))
+        living = [rank_run for rank_run in self.rank_runs if not rank_run.process.gone]
+        for rank_run in living:
+            rank_run.process.send(RequestCalls(self._test))
         deadline = time.monotonic() + _CALLS_LIMIT
-        while any(part.calls is None for part in living):
+        while any(rank_run.calls is None for rank_run in living):
             if (left := deadline - time.monotonic()) <= 0:
                 break
             # Not by `_hear`: a message that is late may not change a verdict that is made.
@@ -511,30 +527,32 @@ class Run:
                 if isinstance(message, Calls):
                     self._by_process[process].calls = message
         return {
-            part.process.rank: part.calls.calls for part in self.parts if part.calls is not None
+            rank_run.process.rank: rank_run.calls.calls
+            for rank_run in self.rank_runs
+            if rank_run.calls is not None
         }
 
     # ------------------------------------------------------------------ stopping
 
-    def _stop(self, parts: list[RankRun]) -> None:
-        for part in parts:
+    def _stop(self, rank_runs: list[RankRun]) -> None:
+        for rank_run in rank_runs:
             # Before the signal for stacks: it ends a `signal.pause()`, and so the rank's test.
-            self._take_untold(part)
-        stacks = ends.ask_for_stacks(self._launcher, [part.process for part in parts])
-        for part in parts:
-            part.stacks = stacks[part.process]
-            part.end(Ending.STOPPED, self._now())
-            self._launcher.kill(part.process)
-        ends.wait_for_ends(self._launcher, [part.process for part in parts])
+            self._take_untold(rank_run)
+        stacks = ends.ask_for_stacks(self._launcher, [rank_run.process for rank_run in rank_runs])
+        for rank_run in rank_runs:
+            rank_run.stacks = stacks[rank_run.process]
+            rank_run.end(Ending.STOPPED, self._now())
+            self._launcher.kill(rank_run.process)
+        ends.wait_for_ends(self._launcher, [rank_run.process for rank_run in rank_runs])
 
     def look(self) -> tuple[float, Expiry]:
         """Seconds since the test began, and what its ranks are doing now."""
-        return self._now(), take_snapshot(self.parts, self._prober, self._hear_until)
+        return self._now(), take_snapshot(self.rank_runs, self._prober, self._hear_until)
 
     def interrupt(self) -> None:
         """Pass Ctrl-C on to the ranks that still work."""
-        for part in self._open():
-            part.process.signal(signal.SIGINT)
+        for rank_run in self._open():
+            rank_run.process.signal(signal.SIGINT)
 
     # ------------------------------------------------------------------ the end
 
@@ -548,7 +566,9 @@ class Run:
 
         That is in the set-up of the group, or because a reused rank was dying already.
         """
-        return not self._has_run and any(part.retryable or part.died_before for part in self.parts)
+        return not self._has_run and any(
+            rank_run.retryable or rank_run.died_before for rank_run in self.rank_runs
+        )
 
     def is_out_of_step(self) -> bool:
         """True if unfinished communication of this test could reach the next one on its groups."""
@@ -557,11 +577,16 @@ class Run:
     def used_rendezvous(self) -> bool:
         """True if ranks have, or may have, met by the store of their environment."""
         return any(
-            part.done is None or part.done.used_rendezvous or part.failed for part in self.parts
+            rank_run.done is None or rank_run.done.used_rendezvous or rank_run.failed
+            for rank_run in self.rank_runs
         )
 
     def _counts(self) -> dict[int, tuple[GroupCount, ...]]:
-        return {part.process.rank: part.done.counts for part in self.parts if part.done is not None}
+        return {
+            rank_run.process.rank: rank_run.done.counts
+            for rank_run in self.rank_runs
+            if rank_run.done is not None
+        }
 
     def outcome(self, notes: tuple[str, ...]) -> RunOutcome:
         """The record of this attempt.
@@ -569,14 +594,14 @@ class Run:
         Args:
             notes: sentences for the verdict, before those of the attempt itself.
         """
-        item, failed = self._order.item, any(part.failed for part in self.parts)
+        item, failed = self._request.item, any(rank_run.failed for rank_run in self.rank_runs)
         setup_only = bool(item.config.getoption("setuponly", False))
         return RunOutcome(
             nodeid=item.nodeid,
             location=item.location,
             keywords=dict.fromkeys(item.keywords, 1),
             backend=self._plan.backend,
-            ranks=tuple(part.outcome(setup_only=setup_only) for part in self.parts),
+            ranks=tuple(rank_run.outcome(setup_only=setup_only) for rank_run in self.rank_runs),
             check_collectives=self._plan.check_collectives,
             start=self._wall,
             duration=self._now(),
@@ -596,7 +621,7 @@ class Run:
 
     def _all_passed(self) -> bool:
         """Whether no report has failed: a failed test may leave sends without a receive."""
-        timed = (timed for part in self.parts for timed in part.reports.values())
+        timed = (timed for rank_run in self.rank_runs for timed in rank_run.reports.values())
         return all(each.report.passed for each in timed)
 
     def _notes(self) -> tuple[str, ...]:
@@ -612,10 +637,10 @@ class Run:
         """Messages without a handle, for which another rank waits in vain."""
         if self._hang is None and not self._timed_out:
             return
-        by_rank = {part.process.rank: part for part in self.parts}
-        for rank, part in by_rank.items():
-            traffic = None if part.done is None else part.done.traffic
-            for one in getattr(traffic or part.status, "dropped", ()):
+        by_rank = {rank_run.process.rank: rank_run for rank_run in self.rank_runs}
+        for rank, rank_run in by_rank.items():
+            traffic = None if rank_run.done is None else rank_run.done.traffic
+            for one in getattr(traffic or rank_run.status, "dropped", ()):
                 peer = by_rank.get(one.peer)
                 if peer is not None and peer.done is None and _awaits(peer.status, rank, one):
                     what = "send to" if one.is_send else "receive from"
@@ -627,7 +652,7 @@ class Run:
 
 
 def _without_other_end(one: UnmatchedMessages) -> str:
-    _, _, sender, receiver, _ = one.way
+    _, _, sender, receiver, _ = one.route
     at = f" at {shorten(one.site)}" if one.site else ""
     if one.count < 0:
         return (

@@ -29,7 +29,7 @@ from pytest_ddp.verdict.rank_failure import exit_text, problem_line
 from pytest_ddp.verdict.text import rows_of
 
 # ------------------------------------------------------------------
-# Reports what the ranks of a test were doing when Ctrl-C, or the end of a CI job, interrupted it.
+# What the ranks of a test were doing when Ctrl-C, or the end of a CI job, interrupted it.
 #
 # Often that test is the reason. pytest itself shows the line at which its own process was
 # interrupted, which is a line of the plugin for a ddp test.
@@ -114,7 +114,7 @@ class Supervisor:
         self._pools: dict[World, Rendezvous] = {}
         """Least recently used first."""
 
-    def run(self, order: RunRequest) -> RunOutcome:
+    def run(self, request: RunRequest) -> RunOutcome:
         """Run a test to its end, whatever its ranks do.
 
         Raises:
@@ -122,9 +122,9 @@ class Supervisor:
             OrphanedError: xdist's main process has died.
         """
         # One retry: earlier tests may have broken the ranks, and the second attempt gets new ones.
-        outcome, retry = self._attempt(order, ())
+        outcome, retry = self._attempt(request, ())
         if retry:
-            outcome, _ = self._attempt(order, (_why_again(outcome),))
+            outcome, _ = self._attempt(request, (_why_again(outcome),))
         return outcome
 
     def prestart(self, world: World) -> None:
@@ -162,14 +162,14 @@ class Supervisor:
 
     # ------------------------------------------------------------------ one attempt
 
-    def _attempt(self, order: RunRequest, notes: tuple[str, ...]) -> tuple[RunOutcome, bool]:
-        world = order.plan.world
+    def _attempt(self, request: RunRequest, notes: tuple[str, ...]) -> tuple[RunOutcome, bool]:
+        world = request.plan.world
         test = self._next_test()
-        run = Run(self._launcher, self._reader, self._tell, self._oom, order, test)
-        alters = "" if order.planned is None else order.planned.alters
-        if order.plan.isolate or self._has_other_state(world, order.plan.module_state, alters):
+        run = Run(self._launcher, self._reader, self._tell, self._oom, request, test)
+        alters = "" if request.planned is None else request.planned.alters
+        if request.plan.isolate or self._has_other_state(world, request.plan.module_state, alters):
             self._retire(self._launcher.pool(world))
-        self._bring_up(world, start_limit(order.plan.timeout))
+        self._bring_up(world, start_limit(request.plan.timeout))
         run.start(self._store(world), self._pools[world])
         try:
             run.supervise()
@@ -177,7 +177,7 @@ class Supervisor:
             run.settle()
         except KeyboardInterrupt:
             try:
-                keep_snapshot(order.item, run)
+                keep_snapshot(request.item, run)
             finally:
                 run.interrupt()
             raise
@@ -275,18 +275,21 @@ class Supervisor:
             self._pools[world].renew()
         out_of_step = run.is_out_of_step()
         lost, retired, regroup = [], [], False
-        for part in run.parts:
-            done = part.done
-            if part.process.gone:
-                idle = part.ending is Ending.DONE
-                if idle or (part.died_before and run.is_retryable()):
-                    self._tell(part.process.rank, ends.explain_idle_death(part.process))
-                lost.append(part.process)
-            elif part.retryable or (done is not None and (done.rank_doubt or done.irreversible)):
+        for rank_run in run.rank_runs:
+            done = rank_run.done
+            if rank_run.process.gone:
+                idle = rank_run.ending is Ending.DONE
+                if idle or (rank_run.died_before and run.is_retryable()):
+                    process = rank_run.process
+                    self._tell(process.rank, ends.explain_idle_death(process))
+                lost.append(rank_run.process)
+            elif rank_run.retryable or (
+                done is not None and (done.rank_doubt or done.irreversible)
+            ):
                 # After a failed set-up of the group, torch may keep parts of it.
-                retired.append(part.process)
+                retired.append(rank_run.process)
             elif done is None or done.group_doubt is not None or out_of_step:
-                part.process.store = None
+                rank_run.process.store = None
                 regroup = True
         if regroup and any(process.holds_group for process in self._launcher.pool(world)):
             # Fixtures may hold a DDP model or a device mesh, which is useless without its group.

@@ -54,7 +54,7 @@ def _report(item: pytest.Item, when: str, outcome: str, longrepr: object) -> pyt
 
 
 # ------------------------------------------------------------------
-# Turns a failed phase of a ddp test into an exception, for plugins that need its type.
+# A failed phase of a ddp test as an exception, for plugins that need its type.
 
 _EXCEPTION = re.compile(r"(?P<type>[^\W\d][\w.]*)(?:: (?P<text>.*))?", re.DOTALL)
 _OWN_KINDS = re.compile(r"\W+")

@@ -139,7 +139,7 @@ class TerminalQueue:
                 self._holder, self._since = process, time.monotonic()
                 self._lift_timeouts()
 
-    def leave(self, process: RankProcess, how: ReturnTerminal | None = None) -> None:
+    def leave(self, process: RankProcess, returned: ReturnTerminal | None = None) -> None:
         """A rank has left its debugger, or its process has ended."""
         if process in self._waiting:
             self._waiting.remove(process)
@@ -148,13 +148,13 @@ class TerminalQueue:
         self._terminal.take_back()
         self._holder = None
         self._paused += time.monotonic() - self._since
-        if how is not None:
-            if how.quits:
+        if returned is not None:
+            if returned.quits:
                 # Ranks in the queue get no turn any more: they wait until they are stopped.
                 self._terminal.quits = True
                 self._waiting.clear()
-            self._last = process if how.steps else None
-            self._last_until = time.monotonic() + _STEP if how.steps else 0.0
+            self._last = process if returned.steps else None
+            self._last_until = time.monotonic() + _STEP if returned.steps else 0.0
         self.lend()
 
     def end(self) -> None:

@@ -33,7 +33,7 @@ def session_message(
     *,
     spawns: bool,
     basetemp: Path,
-    measured: CoverageSettings | None,
+    coverage: CoverageSettings | None,
 ) -> Session:
     """The message from which host and ranks set up pytest, sent before collection."""
     return Session(
@@ -51,7 +51,7 @@ def session_message(
         imports_in_host=options.import_ is Import.HOST,
         traces=options.trace is not None,
         debug_rank=options.debug_rank,
-        measured=measured,
+        measured=coverage,
     )
 
 

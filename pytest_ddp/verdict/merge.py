@@ -348,16 +348,18 @@ def _decide(outcome: RunOutcome) -> list[Decision]:
     return [passed, _combine(Phase.CALL, body, early), last]
 
 
-def _combine(phase: Phase, parts: Sequence[RankPhase], troubles: Sequence[RankFailure]) -> Decision:
+def _combine(
+    phase: Phase, rank_phases: Sequence[RankPhase], troubles: Sequence[RankFailure]
+) -> Decision:
     by_state: dict[PhaseState, list[RankPhase]] = {}
-    for part in parts:
+    for part in rank_phases:
         by_state.setdefault(part.state, []).append(part)
-    merged = Decision(phase, "passed", tuple(parts))
+    merged = Decision(phase, "passed", tuple(rank_phases))
     skipped = by_state.get(PhaseState.SKIPPED, [])
     if troubles:
         return replace(merged, outcome="failed", troubles=tuple(troubles))
-    if skipped and len({(part.state, part.reason) for part in parts}) > 1:
-        return replace(merged, outcome="failed", disagreement=_disagreement(parts))
+    if skipped and len({(part.state, part.reason) for part in rank_phases}) > 1:
+        return replace(merged, outcome="failed", disagreement=_disagreement(rank_phases))
     if skipped:
         return replace(merged, outcome="skipped")
     if expected := by_state.get(PhaseState.XFAILED):
@@ -371,22 +373,22 @@ def _combine(phase: Phase, parts: Sequence[RankPhase], troubles: Sequence[RankFa
     return merged
 
 
-def _shown(parts: Iterable[RankPhase]) -> tuple[RankFailure, ...]:
-    return tuple(RankFailure(part.rank, part.phase, part.report) for part in parts)
+def _shown(rank_phases: Iterable[RankPhase]) -> tuple[RankFailure, ...]:
+    return tuple(RankFailure(part.rank, part.phase, part.report) for part in rank_phases)
 
 
-def _xfail_reason(parts: Sequence[RankPhase]) -> str:
+def _xfail_reason(rank_phases: Sequence[RankPhase]) -> str:
     reasons: dict[str, list[int]] = {}
-    for part in parts:
+    for part in rank_phases:
         reasons.setdefault(part.expectation, []).append(part.rank.rank)
     if len(reasons) == 1:
         return next(iter(reasons))
     return "; ".join(f"{ranks_text(ranks)}: {reason}" for reason, ranks in reasons.items())
 
 
-def _disagreement(parts: Sequence[RankPhase]) -> Disagreement:
+def _disagreement(rank_phases: Sequence[RankPhase]) -> Disagreement:
     by_words: dict[str, list[int]] = {}
-    for part in sorted(parts, key=lambda part: part.state is not PhaseState.SKIPPED):
+    for part in sorted(rank_phases, key=lambda part: part.state is not PhaseState.SKIPPED):
         by_words.setdefault(str(part), []).append(part.rank.rank)
     listed = ", ".join(f"{ranks_text(ranks)} {words}" for words, ranks in by_words.items())
     text = f"ranks disagree: {listed}"
@@ -519,8 +521,8 @@ def _failure(
     )
 
 
-def _skip_place(outcome: RunOutcome, part: RankPhase) -> tuple[str, int, str]:
-    longrepr = part.report.longrepr if part.report is not None else None
+def _skip_place(outcome: RunOutcome, rank_phase: RankPhase) -> tuple[str, int, str]:
+    longrepr = rank_phase.report.longrepr if rank_phase.report is not None else None
     if isinstance(longrepr, (tuple, list)) and len(longrepr) == 3:
         path, line, reason = longrepr
         return str(path), int(line), str(reason)
@@ -581,7 +583,7 @@ def _extras(outcome: RunOutcome, phase: Phase) -> dict[str, Any]:
 
 
 # ------------------------------------------------------------------
-# Merges the subtests of all ranks; they are reported before the call, as in pytest.
+# The subtests of all ranks, which are reported before the call, as in pytest.
 
 
 _Reported: TypeAlias = tuple[RankOutcome, TimedReport]

@@ -74,7 +74,7 @@ def _unfinished(outcome: RunOutcome) -> Iterator[str]:
 
 
 def _way(one: UnmatchedMessages) -> str:
-    group, _, sender, receiver, number = one.way
+    group, _, sender, receiver, number = one.route
     ends = ["any rank" if end < 0 else f"rank {end}" for end in (sender, receiver)]
     way = " to ".join(ends) if one.count > 0 else " from ".join(reversed(ends))
     tag = f"tag {number}" if number else ""

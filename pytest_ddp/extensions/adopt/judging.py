@@ -46,8 +46,8 @@ class Judge:
         self._checks_exits, self._docs_url = checks_exits, docs_url
         self._processes: list[Watched] = []
 
-    def add(self, process: Watched) -> None:
-        self._processes.append(process)
+    def add(self, watched: Watched) -> None:
+        self._processes.append(watched)
 
     def of(self, popens: Iterable[object]) -> list[Watched]:
         """The watched processes for these popens, without those that are not served."""
@@ -55,9 +55,9 @@ class Judge:
         self._hear()
         return [process for process in self._processes if process.popen in given]
 
-    def hang_text(self, hang: Hang, processes: Iterable[Watched]) -> str:
+    def hang_text(self, hang: Hang, watched: Iterable[Watched]) -> str:
         """What is known of a hang of these processes, with its code."""
-        text = spawn_texts.of_hang(hang, [each for each in processes if each.hang is hang])
+        text = spawn_texts.of_hang(hang, [each for each in watched if each.hang is hang])
         return f"{text}\n{codes.pointer(codes.OF_HANG[hang.kind], self._docs_url)}"
 
     @property
@@ -65,11 +65,11 @@ class Judge:
         """The line with the code of processes that have ended badly."""
         return codes.pointer(ENDED_BADLY, self._docs_url)
 
-    def problems(self, due: ExitDeadline, nodeid: str) -> Problems:
+    def problems(self, deadline: ExitDeadline, nodeid: str) -> Problems:
         """The problems of processes that have ended and are due.
 
         Args:
-            due: the phase that ends now.
+            deadline: the phase that ends now.
             nodeid: its test.
         """
         ended = [process for process in self._processes if process.popen.poll() is not None]
@@ -85,7 +85,7 @@ class Judge:
         own = [
             process
             for process in ended
-            if process not in late and (process.due <= due or process.hang is not None)
+            if process not in late and (process.due <= deadline or process.hang is not None)
         ]
         self._processes = [each for each in self._processes if each not in (*own, *late)]
         problems = Problems("\n\n".join(self._words(own)), self._late_words(late))
@@ -94,13 +94,13 @@ class Judge:
         return problems
 
     @staticmethod
-    def _is_late(process: Watched, nodeid: str) -> bool:
+    def _is_late(watched: Watched, nodeid: str) -> bool:
         """Whether it is of an earlier test, and this one has not waited for it.
 
         A wide fixture is of no single test.
         """
-        is_of_a_test = process.due is not ExitDeadline.END
-        return is_of_a_test and process.nodeid != nodeid and not process.popen.was_joined
+        is_of_a_test = watched.due is not ExitDeadline.END
+        return is_of_a_test and watched.nodeid != nodeid and not watched.popen.was_joined
 
     def _late_words(self, late: list[Watched]) -> str:
         text = "\n\n".join(self._words(late))
@@ -121,14 +121,14 @@ class Judge:
             advice = EARLY_ADVICE if early else ADVICE
             yield f"Started by {_tests(unnoticed)}.\n{advice}\n{self.explained}"
 
-    def _is_unnoticed(self, process: Watched) -> bool:
-        popen = process.popen
-        if not (self._checks_exits and process.is_judged) or process.hang is not None:
+    def _is_unnoticed(self, watched: Watched) -> bool:
+        popen = watched.popen
+        if not (self._checks_exits and watched.is_judged) or watched.hang is not None:
             return False
         if popen.returncode == 0:
             return not popen.has_returned
         return not (popen.is_told or popen.ended_by_test)
 
 
-def _tests(processes: Iterable[Watched]) -> str:
-    return ", ".join(dict.fromkeys(process.nodeid for process in processes))
+def _tests(watched: Iterable[Watched]) -> str:
+    return ", ".join(dict.fromkeys(process.nodeid for process in watched))

@@ -28,24 +28,24 @@ class ProcessCleanup:
         self,
         popen: ServedPopen,
         channel: Channel,
-        services: list[SpawnServer],
+        servers: list[SpawnServer],
         process: Any,
         nodeid: str,
-        due: ExitDeadline,
+        deadline: ExitDeadline,
     ) -> None:
         """Take care of a process that has just been started by this test.
 
         Args:
             popen: the process.
             channel: to it.
-            services: one of which watches it.
+            servers: one of which watches it.
             process: its ``multiprocessing.Process``.
             nodeid: the test.
-            due: when its exit is judged.
+            deadline: when its exit is judged.
         """
         module = getattr(getattr(process, "_target", None), "__module__", None) or ""
         judged = not module.startswith(_WITH_OWNERS)
-        watched = Watched(popen, nodeid, due, judged=judged)
+        watched = Watched(popen, nodeid, deadline, judged=judged)
         self.judge.add(watched)
         self.joins.install()
-        self._watcher.add(watched, channel, services)
+        self._watcher.add(watched, channel, servers)

@@ -78,13 +78,13 @@ class ProbedProcess:
 class ProcessWatch:
     """The watch over all served processes of a pytest process, also those of other services."""
 
-    def __init__(self, order: BeginWatch, ours: int) -> None:
+    def __init__(self, begin: BeginWatch, ours: int) -> None:
         """
         Args:
-            order: of the pytest process.
+            begin: of the pytest process.
             ours: the socket for :class:`Watch` and for reports.
         """
-        self._timeout = order.timeout
+        self._timeout = begin.timeout
         self._pytest = _channel(ours)
         self._processes: list[ProbedProcess] = []
         self._prober: Prober | None = None

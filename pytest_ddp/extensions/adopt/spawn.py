@@ -37,14 +37,14 @@ class Spawns:
         self._timeout, self._checks_exits = timeout, checks_exits
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._services: list[SpawnServer] = []
+        self._servers: list[SpawnServer] = []
         self._items: list[pytest.Item] = []
         self._nodeid: str | None = None
         """Of the running test; None between tests."""
         self._due = ExitDeadline.NOW
         """When the exit of a process that is started now is judged."""
         self._has_warned = False
-        self._care: ProcessCleanup | None = None
+        self._cleanup: ProcessCleanup | None = None
         self._original: Any = None
         self._rendezvous = LocalRendezvous()
 
@@ -54,12 +54,12 @@ class Spawns:
     def pytest_pycollect_makemodule(self, module_path: Path) -> None:
         """Start a service that imports torch while this process imports it for the test file."""
         runs = not self._config.option.collectonly
-        if runs and not self._services and _mentions_spawn(module_path):
-            self._services.append(SpawnServer(dict(os.environ)))
+        if runs and not self._servers and _mentions_spawn(module_path):
+            self._servers.append(SpawnServer(dict(os.environ)))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._items = session.items
-        for service in self._services:
+        for service in self._servers:
             service.collected(collected_message(self._config, self._items))
 
     def pytest_sessionstart(self) -> None:
@@ -69,8 +69,8 @@ class Spawns:
 
     def pytest_unconfigure(self) -> None:
         self._rendezvous.remove()
-        if self._care is not None:
-            self._care.joins.remove()
+        if self._cleanup is not None:
+            self._cleanup.joins.remove()
         if self._original is not None:
             spawn_process: Any = context.SpawnProcess
             spawn_process._Popen = staticmethod(self._original)
@@ -120,25 +120,25 @@ class Spawns:
         return (yield from self._judged(item, "teardown", due))
 
     def _judged(
-        self, item: pytest.Item, when: str, due: ExitDeadline
+        self, item: pytest.Item, when: str, deadline: ExitDeadline
     ) -> Generator[None, object, object]:
         __tracebackhide__ = True
         try:
             result = yield
         except BaseException as error:
-            text = self._problems(item, when, due)
+            text = self._problems(item, when, deadline)
             if text and text not in str(error):
                 item.add_report_section(when, "processes", text)
             raise
-        if text := self._problems(item, when, due):
+        if text := self._problems(item, when, deadline):
             pytest.fail(text, pytrace=False)
         return result
 
-    def _problems(self, item: pytest.Item, when: str, due: ExitDeadline) -> str:
+    def _problems(self, item: pytest.Item, when: str, deadline: ExitDeadline) -> str:
         """The problems of the test; those of earlier tests are noted and do not fail it."""
-        if self._care is None:
+        if self._cleanup is None:
             return ""
-        own, late = self._care.judge.problems(due, item.nodeid)
+        own, late = self._cleanup.judge.problems(deadline, item.nodeid)
         if late:
             item.add_report_section(when, "processes of earlier tests", late)
             with contextlib.suppress(DdpWarning):  # raised by a filter; see _warn
@@ -165,9 +165,9 @@ class Spawns:
         from pytest_ddp.extensions.adopt.process_cleanup import ProcessCleanup  # noqa: PLC0415 - imports much
 
         __tracebackhide__ = True
-        if self._care is None:
+        if self._cleanup is None:
             docs_url = self._config.stash[OPTIONS].docs_url
-            self._care = ProcessCleanup(self._timeout, docs_url, checks_exits=self._checks_exits)
+            self._cleanup = ProcessCleanup(self._timeout, docs_url, checks_exits=self._checks_exits)
         environment = dict(os.environ)
         if _MEASURED in environment:
             raise NotServedError(f"coverage.py measures what is spawned ({_MEASURED} is set)")
@@ -185,7 +185,7 @@ class Spawns:
         except BaseException:
             channel.close()
             raise
-        self._care.take(popen, channel, self._services, process, self._nodeid or "", self._due)
+        self._cleanup.take(popen, channel, self._servers, process, self._nodeid or "", self._due)
         channel.close()
         return popen
 
@@ -198,12 +198,12 @@ class Spawns:
             return self._service(environment).make(order, everything)
 
     def _service(self, environment: dict[str, str]) -> SpawnServer:
-        for service in self._services:
+        for service in self._servers:
             if service.fits(environment):
                 return service
         service = SpawnServer(environment)
         service.collected(collected_message(self._config, self._items))
-        self._services.append(service)
+        self._servers.append(service)
         return service
 
     def _warn(self, why: str) -> None:

@@ -87,7 +87,7 @@ class SpawnServer:
             return False
         return True
 
-    def make(self, order: Serve, descriptors: Sequence[int]) -> int:
+    def make(self, serve: Serve, descriptors: Sequence[int]) -> int:
         """Have the service make a process; return its pid.
 
         Raises:
@@ -101,7 +101,7 @@ class SpawnServer:
         try:
             self._wait_until_ready()
             with _subreaper():
-                self._channel.send(order, descriptors)
+                self._channel.send(serve, descriptors)
                 answer = self._receive()
             assert isinstance(answer, Served), answer
         except (OSError, ChannelError, NotServedError) as error:

@@ -108,7 +108,7 @@ class _Service:
         self._channel.send(Served(pid))
         return True
 
-    def _make(self, order: Serve, descriptors: list[int]) -> int:
+    def _make(self, serve: Serve, descriptors: list[int]) -> int:
         reading, writing = os.pipe()
         stem = os.fork()
         if stem == 0:
@@ -120,7 +120,7 @@ class _Service:
                 if self._watch is not None:
                     self._watch.close()
                 self._signals.restore()
-                served_process.live(order, descriptors)
+                served_process.live(serve, descriptors)
             os.write(writing, str(child).encode())
             crash_stacks.exit_now(0)
         os.close(writing)

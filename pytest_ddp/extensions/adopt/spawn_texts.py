@@ -18,25 +18,25 @@ EARLY = "exited with code 0 before its target had returned"
 """For example by ``os._exit(0)``."""
 
 
-def of_hang(hang: Hang, processes: Sequence[Watched]) -> str:
+def of_hang(hang: Hang, watched: Sequence[Watched]) -> str:
     """The proof, where each rank was, and its stack."""
     ranks = [_diagnosis(row) for row in hang.table if row.rank >= 0]
-    errors = {p.rank: p.status.handled if p.status else None for p in processes}
+    errors = {p.rank: p.status.handled if p.status else None for p in watched}
     lines = [diagnosis.verdict_prefix(errors) + hang.sentence, *rows_of(ranks)]
-    for process in sorted(processes, key=lambda process: process.rank):
+    for process in sorted(watched, key=lambda process: process.rank):
         lines += _stack(process)
     if in_handlers := diagnosis.note(errors):
         lines += ["", in_handlers]
     return "\n".join(lines)
 
 
-def of_ends(processes: Iterable[Watched]) -> str:
+def of_ends(watched: Iterable[Watched]) -> str:
     """How these processes ended, and where; a paragraph each."""
-    return "\n\n".join("\n".join([_end(process), *_stack(process)]) for process in processes)
+    return "\n\n".join("\n".join([_end(process), *_stack(process)]) for process in watched)
 
 
-def _end(process: Watched) -> str:
-    popen = process.popen
+def _end(watched: Watched) -> str:
+    popen = watched.popen
     mark = popen.files.mark()
     if popen.returncode == 0 and not popen.has_returned:
         words = EARLY
@@ -46,8 +46,8 @@ def _end(process: Watched) -> str:
         words = exit_text(popen.returncode)
     own = stack_dumps.user_line(stack_dumps.main_stack(popen.files.stacks()))
     place = f", at {own}" if own is not None else _noted(mark.seen, mark.site)
-    raised = f": {process.raised}" if process.raised else ""
-    return f"{_name(process)} {words}{_phase(mark.phase)}{place}{raised}"
+    raised = f": {watched.raised}" if watched.raised else ""
+    return f"{_name(watched)} {words}{_phase(mark.phase)}{place}{raised}"
 
 
 def _noted(seen: str, site: str) -> str:
@@ -61,17 +61,17 @@ def _phase(phase: str) -> str:
     return f" in {inner}" if inner else ""
 
 
-def _name(process: Watched) -> str:
-    rank = f"rank {process.rank}, " if process.rank >= 0 else ""
-    return f"{process.label} ({rank}pid {process.popen.pid})"
+def _name(watched: Watched) -> str:
+    rank = f"rank {watched.rank}, " if watched.rank >= 0 else ""
+    return f"{watched.label} ({rank}pid {watched.popen.pid})"
 
 
-def _stack(process: Watched) -> Iterator[str]:
-    dumps = stack_dumps.parse_stacks(process.popen.files.stacks())
+def _stack(watched: Watched) -> Iterator[str]:
+    dumps = stack_dumps.parse_stacks(watched.popen.files.stacks())
     mains = [main for dump in dumps if (main := dump.main()) is not None]
     if mains:
         yield ""
-        yield f"{_name(process)}, most recent call first:"
+        yield f"{_name(watched)}, most recent call first:"
         yield from frame_lines(mains[-1])
 
 

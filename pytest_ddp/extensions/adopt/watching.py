@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 class Watched:
     """One served process, from its start until the test that started it has been judged."""
 
-    def __init__(self, popen: ServedPopen, nodeid: str, due: ExitDeadline, *, judged: bool) -> None:
+    def __init__(
+        self, popen: ServedPopen, nodeid: str, deadline: ExitDeadline, *, judged: bool
+    ) -> None:
         self.popen = popen
         self.label = popen.name
         """Its name in texts."""
@@ -31,7 +33,7 @@ class Watched:
         """Type and message of the exception that torch keeps of it; empty for none."""
         self.nodeid = nodeid
         """The test that started it."""
-        self.due = due
+        self.due = deadline
         self.is_judged = judged
         """Whether the test is responsible for its exit; for the workers of a pool, the pool is."""
         self.rank = -1
@@ -54,17 +56,17 @@ class Watcher:
         self._processes: WeakValueDictionary[int, Watched] = WeakValueDictionary()
         self._channel: Channel | None = None
 
-    def add(self, process: Watched, channel: Channel, services: list[SpawnServer]) -> None:
+    def add(self, watched: Watched, channel: Channel, servers: list[SpawnServer]) -> None:
         """Have one more process watched, by the service that watches the others."""
-        pid = process.popen.pid
+        pid = watched.popen.pid
         with self._lock:
             self._read()
             if self._channel is None:
-                self._channel = self._begun(services)
-            self._processes[pid] = process
+                self._channel = self._begun(servers)
+            self._processes[pid] = watched
             if self._channel is not None:
                 pidfd = os.pidfd_open(pid)
-                descriptors = channel.fileno(), pidfd, process.popen.files.faults
+                descriptors = channel.fileno(), pidfd, watched.popen.files.faults
                 self._channel.send(Watch(pid), descriptors)
                 os.close(pidfd)
 
@@ -73,9 +75,9 @@ class Watcher:
         with self._lock:
             self._read()
 
-    def _begun(self, services: list[SpawnServer]) -> Channel | None:
+    def _begun(self, servers: list[SpawnServer]) -> Channel | None:
         """A channel to the first living service."""
-        for service in services:
+        for service in servers:
             ours, theirs = Channel.pair()
             with theirs:
                 if service.watch_by(theirs, self._timeout):

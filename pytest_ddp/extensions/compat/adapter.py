@@ -22,22 +22,22 @@ class Adapter:
     """Hooks of the other plugin that host and ranks do not call."""
     _is_broken = False
 
-    def brief(self, item: pytest.Item) -> Json:
+    def attempt_begins(self, item: pytest.Item) -> Json:
         """In the pytest process, before each attempt: JSON-able data for its ranks."""
         return {}
 
-    def learn(self, item: pytest.Item, briefed: Json) -> None:
-        """In a rank, before the test: use the data of :meth:`brief`."""
+    def test_begins(self, item: pytest.Item, sent: Json) -> None:
+        """In a rank, before the test: use the data of :meth:`attempt_begins`."""
 
-    def tell(self, config: pytest.Config) -> Json:
+    def test_ended(self, config: pytest.Config) -> Json:
         """In a rank, after the test: JSON-able data for the pytest process."""
         return {}
 
-    def hear(self, item: pytest.Item, by_rank: Mapping[int, Json]) -> str:
+    def findings(self, item: pytest.Item, by_rank: Mapping[int, Json]) -> str:
         """In the pytest process: use the ranks' data; return what they disagree on, or nothing."""
         return ""
 
-    def ended(self, item: pytest.Item, reports: Sequence[pytest.TestReport]) -> None:
+    def test_finished(self, item: pytest.Item, reports: Sequence[pytest.TestReport]) -> None:
         """In the pytest process, after a ddp test: use its reports."""
 
     # ------------------------------------------------------------------ hooks
@@ -46,24 +46,24 @@ class Adapter:
         return self.withheld if plugin_name == self.plugin else ()
 
     def pytest_ddp_attempt_begins(self, item: pytest.Item) -> Json:
-        briefed = self._call(item.config, lambda: self.brief(item))
-        return {self.plugin: briefed} if briefed else {}
+        sent = self._call(item.config, lambda: self.attempt_begins(item))
+        return {self.plugin: sent} if sent else {}
 
     def pytest_ddp_test_begins(self, item: pytest.Item, sent: Json) -> None:
-        self._call(item.config, lambda: self.learn(item, sent.get(self.plugin, {})))
+        self._call(item.config, lambda: self.test_begins(item, sent.get(self.plugin, {})))
 
     def pytest_ddp_test_ended(self, item: pytest.Item) -> Json:
-        data = self._call(item.config, lambda: self.tell(item.config))
+        data = self._call(item.config, lambda: self.test_ended(item.config))
         return {self.plugin: data} if data else {}
 
     def pytest_ddp_findings(self, item: pytest.Item, sent: Mapping[int, Json]) -> str | None:
         by_rank = {rank: data[self.plugin] for rank, data in sent.items() if self.plugin in data}
-        return self._call(item.config, lambda: self.hear(item, by_rank)) if by_rank else None
+        return self._call(item.config, lambda: self.findings(item, by_rank)) if by_rank else None
 
     def pytest_ddp_test_finished(
         self, item: pytest.Item, reports: Sequence[pytest.TestReport]
     ) -> None:
-        self._call(item.config, lambda: self.ended(item, reports))
+        self._call(item.config, lambda: self.test_finished(item, reports))
 
     def _call(self, config: pytest.Config, method: Callable[[], Any]) -> Any:
         """Call it if the plugin is registered and no call has failed before."""

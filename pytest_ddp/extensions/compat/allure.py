@@ -38,22 +38,22 @@ class Allure(Adapter):
         """For all attempts; ranks write there up to their exit: wide fixtures end last."""
         self._attempt: Path | None = None
 
-    def brief(self, item: pytest.Item) -> Json:
+    def attempt_begins(self, item: pytest.Item) -> Json:
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="ddp-allure-")
         self._attempt = Path(tempfile.mkdtemp(dir=self._folder.name))
         return {"uuid": self._result_of(item).uuid, "folder": str(self._attempt)}
 
-    def learn(self, item: pytest.Item, briefed: Json) -> None:
-        if not briefed:
+    def test_begins(self, item: pytest.Item, sent: Json) -> None:
+        if not sent:
             return
-        folder = Path(briefed["folder"], str(fixture.current().rank))
+        folder = Path(sent["folder"], str(fixture.current().rank))
         folder.mkdir()
         _writer()._report_dir = folder
         # The same as in the pytest process, because fixtures name the tests that they are for.
-        self._listener(item)._cache._items[id(item.nodeid)] = briefed["uuid"]
+        self._listener(item)._cache._items[id(item.nodeid)] = sent["uuid"]
 
-    def ended(self, item: pytest.Item, reports: Sequence[pytest.TestReport]) -> None:
+    def test_finished(self, item: pytest.Item, reports: Sequence[pytest.TestReport]) -> None:
         attempt, self._attempt = self._attempt, None
         result = self._result_of(item)
         folders = {} if attempt is None else {int(one.name): one for one in attempt.iterdir()}

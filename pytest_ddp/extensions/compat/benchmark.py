@@ -39,10 +39,10 @@ class Benchmark(Adapter):
 
     def __init__(self) -> None:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._part: Leader | Follower | None = None
+        self._side: Leader | Follower | None = None
         self._is_wrapped = False
 
-    def brief(self, item: pytest.Item) -> Json:
+    def attempt_begins(self, item: pytest.Item) -> Json:
         session = _session(item.config)
         is_benchmark = "benchmark" in getattr(item, "fixturenames", ())
         if not is_benchmark or session.disabled or session.skip:
@@ -54,20 +54,20 @@ class Benchmark(Adapter):
         os.close(descriptor)
         return {"orders": file}
 
-    def learn(self, item: pytest.Item, briefed: Json) -> None:
-        self._part = None
-        if not briefed:
+    def test_begins(self, item: pytest.Item, sent: Json) -> None:
+        self._side = None
+        if not sent:
             return
         if not self._is_wrapped:
             self._wrap(sys.modules["pytest_benchmark.fixture"].BenchmarkFixture)
         rank = fixture.current().rank
-        self._part = Follower(briefed["orders"]) if rank else Leader(briefed["orders"])
+        self._side = Follower(sent["orders"]) if rank else Leader(sent["orders"])
         if rank:
             # The user's file; the ranks would overwrite each other's.
             _session(item.config).options["cprofile_dump"] = False
 
-    def tell(self, config: pytest.Config) -> Json:
-        part, self._part = self._part, None
+    def test_ended(self, config: pytest.Config) -> Json:
+        part, self._side = self._side, None
         if part is None:
             return {}
         part.end()
@@ -80,7 +80,7 @@ class Benchmark(Adapter):
         benchmarks.clear()
         return data
 
-    def hear(self, item: pytest.Item, by_rank: Mapping[int, Json]) -> str:
+    def findings(self, item: pytest.Item, by_rank: Mapping[int, Json]) -> str:
         if 0 not in by_rank:
             return ""
         complete = len(by_rank) == by_rank[0]["world_size"]
@@ -97,18 +97,18 @@ class Benchmark(Adapter):
 
         @functools.wraps(calibrate)
         def agreed(bench: Any, runner: Runner) -> Any:
-            if self._part is None:
+            if self._side is None:
                 return calibrate(bench, runner)
-            return self._part.calibrate(functools.partial(calibrate, bench), runner)
+            return self._side.calibrate(functools.partial(calibrate, bench), runner)
 
         @functools.wraps(until_precise or calibrate)
         def agreed_rounds(bench: Any, runner: Runner, loops: range, stats: Any, most: int) -> None:
             assert until_precise is not None
             run = functools.partial(until_precise, bench)
-            if self._part is None:
+            if self._side is None:
                 run(runner, loops, stats, most)
             else:
-                self._part.run_until_precise(run, runner, loops, stats, most)
+                self._side.run_until_precise(run, runner, loops, stats, most)
 
         kind._calibrate_timer = agreed
         if until_precise is not None:

@@ -18,21 +18,21 @@ class Dependency(Adapter):
 
     plugin = "dependency"
 
-    def brief(self, item: pytest.Item) -> Json:
+    def attempt_begins(self, item: pytest.Item) -> Json:
         return {
             scope: {name: status.results for name, status in manager.results.items()}
             for scope, manager in self._managers(item)
             if manager.results
         }
 
-    def learn(self, item: pytest.Item, briefed: Json) -> None:
+    def test_begins(self, item: pytest.Item, sent: Json) -> None:
         for scope, manager in self._managers(item):
             manager.results.clear()
-            for name, results in briefed.get(scope, {}).items():
+            for name, results in sent.get(scope, {}).items():
                 manager.results[name] = status = self._module(item).DependencyItemStatus()
                 status.results.update(results)
 
-    def ended(self, item: pytest.Item, reports: Sequence[pytest.TestReport]) -> None:
+    def test_finished(self, item: pytest.Item, reports: Sequence[pytest.TestReport]) -> None:
         for report in reports:
             # The plugin's own hook around the making of a report.
             hook = self._module(item).pytest_runtest_makereport(item, None)

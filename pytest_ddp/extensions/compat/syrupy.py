@@ -24,7 +24,7 @@ class Syrupy(Adapter):
 
     plugin = "syrupy"
 
-    def tell(self, config: pytest.Config) -> Json:
+    def test_ended(self, config: pytest.Config) -> Json:
         session: Any = vars(config).get("_syrupy")
         if session is None or not session._assertions:
             return {}
@@ -36,7 +36,7 @@ class Syrupy(Adapter):
         session._queued_snapshot_writes.clear()
         return data
 
-    def hear(self, item: pytest.Item, by_rank: Mapping[int, Json]) -> str:
+    def findings(self, item: pytest.Item, by_rank: Mapping[int, Json]) -> str:
         session: Any = vars(item.config)["_syrupy"]
         for words in by_rank.values():
             for used in words["used"]:

@@ -25,7 +25,7 @@ class Testmon(Adapter):
     plugin = "TestmonCollect"
     withheld = ("pytest_runtest_makereport",)
 
-    def tell(self, config: pytest.Config) -> Json:
+    def test_ended(self, config: pytest.Config) -> Json:
         collector = config.pluginmanager.getplugin(self.plugin).testmon
         if collector.cov is None:
             return {}
@@ -34,7 +34,7 @@ class Testmon(Adapter):
         (lines,) = collector.get_batch_coverage_data().values() or ({},)
         return {file: sorted(numbers) for file, numbers in lines.items()}
 
-    def hear(self, item: pytest.Item, by_rank: Mapping[int, Json]) -> str:
+    def findings(self, item: pytest.Item, by_rank: Mapping[int, Json]) -> str:
         collector = self._collector(item)
         for files in by_rank.values():
             # The coverage context is this test, as the pytest process runs its protocol, too.
@@ -43,7 +43,7 @@ class Testmon(Adapter):
             )
         return ""
 
-    def ended(self, item: pytest.Item, reports: Sequence[pytest.TestReport]) -> None:
+    def test_finished(self, item: pytest.Item, reports: Sequence[pytest.TestReport]) -> None:
         plugin = item.config.pluginmanager.getplugin(self.plugin)
         last = next((report for report in reports if report.when == "teardown"), None)
         # The plugin's own hook around the making of a report.

@@ -88,17 +88,17 @@ def examine() -> list[CheckResult]:
     return [*found, *trial.findings()]
 
 
-def _as_json(findings: list[CheckResult]) -> dict[str, object]:
+def _as_json(results: list[CheckResult]) -> dict[str, object]:
     return {
         "format": 1,
-        "able": not stops(findings),
+        "able": not stops(results),
         "versions": libraries.versions(),
-        "findings": as_json(findings),
+        "findings": as_json(results),
     }
 
 
-def _summary(findings: list[CheckResult]) -> str:
-    blocking = stops(findings)
+def _summary(results: list[CheckResult]) -> str:
+    blocking = stops(results)
     if not blocking:
         return "\nddp tests can run here."
     return f"\nddp tests cannot run here, or hang: see {', '.join(f.topic for f in blocking)}."

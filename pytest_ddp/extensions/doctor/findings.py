@@ -46,15 +46,15 @@ def stop(topic: str, text: str, fix: str) -> CheckResult:
     return CheckResult(topic, Level.STOP, text, fix)
 
 
-def stops(findings: Iterable[CheckResult]) -> list[CheckResult]:
+def stops(results: Iterable[CheckResult]) -> list[CheckResult]:
     """Findings that keep ddp tests from running."""
-    return [finding for finding in findings if finding.level is Level.STOP]
+    return [finding for finding in results if finding.level is Level.STOP]
 
 
-def as_text(findings: Iterable[CheckResult]) -> str:
+def as_text(results: Iterable[CheckResult]) -> str:
     """A line for each finding, and one more for its fix."""
     lines = []
-    for finding in findings:
+    for finding in results:
         head = f"{finding.level:<5} {finding.topic:<13} "
         lines.append(_filled(finding.text, head))
         if finding.fix:
@@ -73,6 +73,6 @@ def _filled(text: str, head: str) -> str:
     )
 
 
-def as_json(findings: Iterable[CheckResult]) -> list[dict[str, Any]]:
+def as_json(results: Iterable[CheckResult]) -> list[dict[str, Any]]:
     """A plain record for each, with the fields of :class:`CheckResult`."""
-    return [dataclasses.asdict(finding) for finding in findings]
+    return [dataclasses.asdict(finding) for finding in results]

@@ -59,14 +59,14 @@ BROKEN_OFF = 1
 class Coordinator:
     """Connects one launcher and the agents."""
 
-    def __init__(self, channel: Channel, engine: Engine, door: AgentListener) -> None:
-        self._channel, self._engine, self._door = channel, engine, door
+    def __init__(self, channel: Channel, engine: Engine, listener: AgentListener) -> None:
+        self._channel, self._engine, self._door = channel, engine, listener
         self._nodes: dict[int, Node] = {}
         self._lost: dict[int, str] = {}
         """Why nodes are lost, by number."""
         self._sent_away = 0
         """Number of machines that were rejected."""
-        self._mirrors: dict[int, RankProxy] = {}
+        self._proxies: dict[int, RankProxy] = {}
         self._busy: set[int] = set()
         """Serials of ranks with unsent data: only these, few of hundreds, are looked at."""
         self._briefing: list[Message] = []
@@ -83,7 +83,7 @@ class Coordinator:
         self._next_look = 0.0
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ, self._receive_from_controller)
-        door.open(self._selector, self._meet)
+        listener.open(self._selector, self._meet)
 
     def serve(self) -> None:
         """Work until pytest ends or dies."""
@@ -118,15 +118,15 @@ class Coordinator:
         node.line.send(WireFrame(FrameKind.END, part=self._code))
 
     def _turn(self) -> None:
-        unsent = self._channel.unsent or any(self._mirrors[serial].unsent for serial in self._busy)
+        unsent = self._channel.unsent or any(self._proxies[serial].unsent for serial in self._busy)
         full = [node.line for node in self._nodes.values() if node.line.unsent]
         for key, _ in self._selector.select(_A_MOMENT if unsent or full else _TICK):
             # An earlier event of this loop may have removed this one.
             if self._selector.get_map().get(key.fd) is key:
                 key.data()
         self._channel.flush()
-        self._busy = {serial for serial in self._busy if self._mirrors[serial].is_busy}
-        for serial in [serial for serial in self._busy if self._mirrors[serial].flush()]:
+        self._busy = {serial for serial in self._busy if self._proxies[serial].is_busy}
+        for serial in [serial for serial in self._busy if self._proxies[serial].flush()]:
             self._part_with(serial)
         for line in full:
             line.flush()
@@ -176,12 +176,12 @@ class Coordinator:
                 case StartRank():
                     self._start(message, descriptors)
                 case KillRank(serial):
-                    if serial in self._mirrors:
-                        self._order(self._mirrors[serial].node, _for_host(message))
+                    if serial in self._proxies:
+                        self._order(self._proxies[serial].node, _for_host(message))
                 case SignalRank(serial, number):
-                    if serial in self._mirrors:
+                    if serial in self._proxies:
                         frame = WireFrame(FrameKind.SIGNAL, serial, number)
-                        self._order(self._mirrors[serial].node, frame)
+                        self._order(self._proxies[serial].node, frame)
                 case OpenPort(node):
                     self._order(node, WireFrame(FrameKind.PORT))
                 case LeaseGpus(node=node) | ReleaseGpus(node=node):
@@ -205,9 +205,9 @@ class Coordinator:
                 node.line.send(WireFrame(FrameKind.FILES, data=json.dumps(self._files).encode()))
             node.line.send(_for_host(message))
 
-    def _start(self, order: StartRank, descriptors: list[int]) -> None:
-        node, serial = order.world.nodes[order.rank], order.serial
-        self._mirrors[serial] = mirror = RankProxy(node, descriptors)
+    def _start(self, start: StartRank, descriptors: list[int]) -> None:
+        node, serial = start.world.nodes[start.rank], start.serial
+        self._proxies[serial] = mirror = RankProxy(node, descriptors)
         receive = functools.partial(self._receive_for_rank, serial)
         self._selector.register(mirror.channel, selectors.EVENT_READ, receive)
         if node in self._lost:
@@ -216,10 +216,10 @@ class Coordinator:
             mirror.exited = RankExited(serial, -signal.SIGKILL, why)
             self._busy.add(serial)
         else:
-            self._order(node, _for_host(order))
+            self._order(node, _for_host(start))
 
     def _receive_for_rank(self, serial: int) -> None:
-        mirror = self._mirrors[serial]
+        mirror = self._proxies[serial]
         for body in mirror.channel.receive_bodies():
             self._order(mirror.node, WireFrame(FrameKind.MESSAGE, serial, data=body))
         if mirror.channel.at_end:
@@ -228,7 +228,7 @@ class Coordinator:
 
     def _part_with(self, serial: int) -> None:
         """Drop a rank that is gone, after all its messages."""
-        mirror = self._mirrors.pop(serial)
+        mirror = self._proxies.pop(serial)
         self._busy.discard(serial)
         self._selector.unregister(mirror.channel)
         if mirror.exited is not None:
@@ -243,30 +243,32 @@ class Coordinator:
 
     # ------------------------------------------------------------------ agents
 
-    def _meet(self, line: AgentConnection) -> None:
+    def _meet(self, connection: AgentConnection) -> None:
         """Read the first frame of an agent that has authenticated itself."""
 
         def read() -> None:
-            if frames := line.receive():
-                self._selector.unregister(line)
-                if (node := self._join(line, frames[0])) is not None:
+            if frames := connection.receive():
+                self._selector.unregister(connection)
+                if (node := self._join(connection, frames[0])) is not None:
                     for frame in frames[1:]:
                         self._take(node, frame)
-            elif line.at_end:
-                self._selector.unregister(line)
-                line.close()
+            elif connection.at_end:
+                self._selector.unregister(connection)
+                connection.close()
 
-        self._selector.register(line, selectors.EVENT_READ, read)
+        self._selector.register(connection, selectors.EVENT_READ, read)
 
-    def _join(self, line: AgentConnection, frame: WireFrame) -> Node | None:
+    def _join(self, connection: AgentConnection, frame: WireFrame) -> Node | None:
         """Add a machine; None if it is rejected."""
         who = json.loads(frame.data)
-        node = Node(who["node"], who["name"], line)
+        node = Node(who["node"], who["name"], connection)
         if problem := self._misplaced(node, who.get("nodes")):
             self._refuse(node, problem)
             return None
         self._nodes[node.number] = node
-        self._selector.register(line, selectors.EVENT_READ, functools.partial(self._receive, node))
+        self._selector.register(
+            connection, selectors.EVENT_READ, functools.partial(self._receive, node)
+        )
         if self._is_over:
             self._dismiss(node)
             return node
@@ -309,7 +311,7 @@ class Coordinator:
             self._take(node, frame)
 
     def _take(self, node: Node, frame: WireFrame) -> None:
-        if (mirror := self._mirrors.get(frame.serial)) is not None:
+        if (mirror := self._proxies.get(frame.serial)) is not None:
             self._busy.add(frame.serial)
         match frame.kind:
             case FrameKind.MESSAGE if frame.serial == 0:
@@ -356,9 +358,9 @@ class Coordinator:
             case RankStarted() | GpusLeased():
                 self._report(message)
             case RankExited(serial):
-                if serial in self._mirrors:
+                if serial in self._proxies:
                     # After all its messages.
-                    self._mirrors[serial].exited = message
+                    self._proxies[serial].exited = message
                     self._busy.add(serial)
 
     def _lose(self, node: Node, why: str) -> None:
@@ -372,7 +374,7 @@ class Coordinator:
         if not self._is_ready:
             self._report(Unfit(f"{lost}, before all machines were ready"))
         self._report(NodeLost(node.number, lost))
-        for serial, mirror in self._mirrors.items():
+        for serial, mirror in self._proxies.items():
             if mirror.node == node.number and mirror.exited is None:
                 # A form that fits one rank and several.
                 words = f"went with its machine: {lost}"

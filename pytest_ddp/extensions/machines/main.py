@@ -61,12 +61,12 @@ def _open_door(channel: Channel, engine: Engine, secret: str) -> AgentListener:
         raise EngineError(f"node 0 cannot listen for the others at {address}: {error}") from error
 
 
-def _start_agent(door: AgentListener) -> subprocess.Popen[bytes]:
+def _start_agent(listener: AgentListener) -> subprocess.Popen[bytes]:
     """Start the agent of node 0, which connects as the others do."""
-    role = {"node": 0, "address": door.address, "port": door.port}
+    role = {"node": 0, "address": listener.address, "port": listener.port}
     return subprocess.Popen(
         command(role, _AGENT),
-        env=os.environ | {SECRET: door.secret},
+        env=os.environ | {SECRET: listener.secret},
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )

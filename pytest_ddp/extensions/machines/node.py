@@ -14,8 +14,8 @@ from pytest_ddp.system.stdlib import os
 class Node:
     """One machine and its connection."""
 
-    def __init__(self, number: int, name: str, line: AgentConnection) -> None:
-        self.number, self.name, self.line = number, name, line
+    def __init__(self, number: int, name: str, connection: AgentConnection) -> None:
+        self.number, self.name, self.line = number, name, connection
         self.ready = False
         self._clocks = Clocks()
         self._sent: Clock | None = None

@@ -15,7 +15,7 @@ from pytest_ddp.system import tempfiles
 from pytest_ddp.system.stdlib import json, os, socket, time
 
 FILES = 4
-"""Those of ``RankFiles``."""
+"""How many files ``RankFiles`` has, which the descriptors of a rank are for."""
 LOG = 2
 """The part of a stream frame that holds log records."""
 

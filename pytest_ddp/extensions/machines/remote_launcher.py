@@ -44,15 +44,15 @@ from pytest_ddp.settings.rules import option_error
 from pytest_ddp.system.stdlib import os, socket, subprocess, time
 from pytest_ddp.system.tempfiles import SessionFolder
 
-FLEET: pytest.StashKey[RemoteLauncher] = pytest.StashKey()
+REMOTE_LAUNCHER: pytest.StashKey[RemoteLauncher] = pytest.StashKey()
 """The launcher of a session on several machines, once it is started."""
-_HUB = "pytest_ddp.extensions.machines.main"
+_COORDINATOR = "pytest_ddp.extensions.machines.main"
 _ANSWER_LIMIT = 20.0
 """Seconds for a machine to answer, as with a port; it takes a round trip."""
 _FIND_LIMIT = 60.0
 """Seconds for an engine to find its machines; a cluster takes a few to answer."""
 _A_MOMENT = 0.2
-_HUB_END = 40.0
+_COORDINATOR_END = 40.0
 """Seconds for the coordinator to end all agents, including those that still start."""
 
 
@@ -63,24 +63,24 @@ def start(config: pytest.Config, session: Session, display: PieceDisplay) -> Rem
         pytest.UsageError: agents cannot be started on other machines.
         NoRankError: there was a coordinator already, and all agents have ended with it.
     """
-    if FLEET in config.stash:
+    if REMOTE_LAUNCHER in config.stash:
         raise NoRankError("the coordinator of the machines has ended, and all agents with it")
     engine = config.stash[begin.ENGINE]
-    fleet = config.stash[FLEET] = RemoteLauncher(session, display, engine)
+    remote_launcher = config.stash[REMOTE_LAUNCHER] = RemoteLauncher(session, display, engine)
     try:
-        fleet.wait_for_agents(functools.partial(_say, config))
+        remote_launcher.wait_for_agents(functools.partial(_say, config))
     except (NoRankError, HostDiedError) as error:
-        fleet.close()
+        remote_launcher.close()
         raise option_error(f"--ddp-machines={engine.name}: {error}") from None
     except BaseException:
-        fleet.close()
+        remote_launcher.close()
         raise
-    return fleet
+    return remote_launcher
 
 
 def gpus(config: pytest.Config) -> tuple[MachineGpus, ...]:
     """What each machine of this session has, once all of them are there."""
-    return config.stash[FLEET].gpus()
+    return config.stash[REMOTE_LAUNCHER].gpus()
 
 
 def _say(config: pytest.Config, text: str) -> None:
@@ -94,13 +94,13 @@ def _say(config: pytest.Config, text: str) -> None:
 class RemoteRank(RankProcess):
     """A rank behind an agent, of another machine or of this one; reached by messages."""
 
-    fleet: RemoteLauncher = field(kw_only=True)
+    remote_launcher: RemoteLauncher = field(kw_only=True)
     coordinator: Channel = field(kw_only=True)
     refuses_terminal: ClassVar[str] = "no terminal reaches ranks of other machines (--ddp-machines)"
 
     @property
     def machine(self) -> Machine:
-        return self.fleet.machine(self.world.nodes[self.rank])
+        return self.remote_launcher.machine(self.world.nodes[self.rank])
 
     def signal(self, number: int) -> None:
         if not self.gone:
@@ -149,7 +149,7 @@ class RemoteLauncher(Launcher):
         self, theirs: socket.socket, folder: SessionFolder, log: IO[bytes] | None
     ) -> subprocess.Popen[bytes]:
         role = {"engine": choosing.as_told(self._engine)}
-        return host_process.start(_HUB, role, theirs, folder, log, os.environ)
+        return host_process.start(_COORDINATOR, role, theirs, folder, log, os.environ)
 
     def wait_for_agents(self, say: Callable[[str], object]) -> None:
         """Wait until all agents have connected that the engine starts; others may connect later.
@@ -220,22 +220,22 @@ class RemoteLauncher(Launcher):
         # The numbers of machines are those of one session.
         return self._nodes[node].name, self._nodes[node].gpus
 
-    def _wait_for_gpus(self, order: LeaseGpus) -> tuple[int, ...]:
-        deadline = time.monotonic() + order.limit + _ANSWER_LIMIT
-        while (answer := self._leased.pop(order.lease, None)) is None:
-            if order.node in self._lost:
-                raise NoRankError(self._lost[order.node])
+    def _wait_for_gpus(self, lease: LeaseGpus) -> tuple[int, ...]:
+        deadline = time.monotonic() + lease.limit + _ANSWER_LIMIT
+        while (answer := self._leased.pop(lease.lease, None)) is None:
+            if lease.node in self._lost:
+                raise NoRankError(self._lost[lease.node])
             if (left := deadline - time.monotonic()) <= 0:
-                raise NoRankError(f"{self._name_of(order.node)} did not answer about its GPUs")
+                raise NoRankError(f"{self._name_of(lease.node)} did not answer about its GPUs")
             self.poll(left)
         if answer.refusal:
             advice = "Wait until they have ended, or give the test a longer timeout."
-            raise LeaseError(f"{self._name_of(order.node)}: {answer.refusal}\n  {advice}")
+            raise LeaseError(f"{self._name_of(lease.node)}: {answer.refusal}\n  {advice}")
         return answer.devices
 
     def _new_process(self, world: World, number: int, channel: Channel) -> RankProcess:
         return RemoteRank(
-            self._serials, world, number, channel, fleet=self, coordinator=self._channel
+            self._serials, world, number, channel, remote_launcher=self, coordinator=self._channel
         )
 
     def new_port(self, world: World) -> Port:
@@ -316,7 +316,7 @@ class RemoteLauncher(Launcher):
 
     def _end_host(self) -> None:
         self._channel.send(EndSession(self.exit_code))
-        deadline = time.monotonic() + _HUB_END
+        deadline = time.monotonic() + _COORDINATOR_END
         while not self._is_looking() and time.monotonic() < deadline:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_A_MOMENT)

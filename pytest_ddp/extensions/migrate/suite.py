@@ -119,14 +119,14 @@ class Suite:
             modules.setdefault(module.parts[-1], []).append(module)
         return modules
 
-    def find(self, name: str, of: Module) -> tuple[Module, str] | None:
-        """Where a qualified name that ``of`` mentions is defined, if it is in the suite.
+    def find(self, name: str, module: Module) -> tuple[Module, str] | None:
+        """Where a qualified name that ``module`` mentions is defined, if it is in the suite.
 
         A package may import it from another module, which imports it from a third.
         """
-        key = of.path, name
+        key = module.path, name
         if key not in self._places:
-            self._places[key] = self._find(name, of, frozenset())
+            self._places[key] = self._find(name, module, frozenset())
         return self._places[key]
 
     def _find(
@@ -151,7 +151,7 @@ class Suite:
                     return found
         return None
 
-    def _modules_of(self, name: str, of: Module) -> Iterator[tuple[Module, str]]:
+    def _modules_of(self, name: str, module: Module) -> Iterator[tuple[Module, str]]:
         """The modules that a name may begin with, and the rest of the name."""
         relative = name.lstrip(".")
         dots, parts = len(name) - len(relative), relative.split(".")
@@ -159,10 +159,10 @@ class Suite:
             prefix = tuple(parts[:end])
             rest = ".".join(parts[end:])
             if dots:
-                own = of.path.parts[: len(of.path.parts) - dots]
+                own = module.path.parts[: len(module.path.parts) - dots]
                 yield from ((m, rest) for m in self.modules if m.parts == own + prefix)
             else:
-                yield from ((m, rest) for m in self._nearest(prefix, of))
+                yield from ((m, rest) for m in self._nearest(prefix, module))
 
     def _nearest(self, tail: tuple[str, ...], to: Module) -> list[Module]:
         """Modules whose name ends with ``tail``, as ``sys.path`` is not known before a run."""
@@ -170,10 +170,10 @@ class Suite:
         found = [module for module in same_last if module.parts[-len(tail) :] == tail]
         return sorted(found, key=lambda module: -_shared(module.path, to.path))
 
-    def conftests(self, of: Module) -> Iterator[Module]:
+    def conftests(self, module: Module) -> Iterator[Module]:
         """The conftests that apply to a file, the nearest first."""
         found = {m.path.parent: m for m in self._by_last_part.get("conftest", ())}
-        return (found[folder] for folder in of.path.parents if folder in found)
+        return (found[folder] for folder in module.path.parents if folder in found)
 
 
 def _shared(one: Path, other: Path) -> int:

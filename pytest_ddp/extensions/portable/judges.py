@@ -17,7 +17,7 @@ Judge: TypeAlias = Callable[[Mapping[int, Any]], Iterable[PortabilityFinding]]
 
 
 def of_single_ranks(sent: Mapping[int, Any]) -> list[PortabilityFinding]:
-    """For detectors that need one rank alone, and send findings."""
+    """Merge the findings of detectors that need one rank alone."""
     return merged({rank: map(PortabilityFinding.from_json, each) for rank, each in sent.items()})
 
 
@@ -112,7 +112,7 @@ JUDGES: dict[str, Judge] = {
     "first operations": judge_first_operations,
     "waits": judge_waits,
 }
-"""By the name of the detector."""
+"""The judge of each detector, by the detector's name."""
 
 
 def findings(sent: Mapping[int, Mapping[str, Any]]) -> list[PortabilityFinding]:

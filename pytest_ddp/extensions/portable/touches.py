@@ -133,14 +133,14 @@ class _Lane(NamedTuple):
     reads: list[torch.Tensor]
     writes: list[torch.Tensor]
     overwritten: list[torch.Tensor]
-    """Those of ``writes`` of which nothing is left."""
+    """Tensors of ``writes`` in which no old value is left."""
     is_pointwise: bool
     """Whether each element that is written comes from those at its place."""
 
 
 _ON_LISTS = ("_foreach_", "_fused_", "_amp_foreach_")
 _OF_WHOLE_LISTS = ("_foreach_norm", "_foreach_max", "_foreach_powsum", "_amp_foreach_")
-"""Those that make one value of many."""
+"""Operators that make one value of many."""
 _POINTWISE = frozenset({"copy_", "_to_copy", "native_dropout"})
 """Operators without torch's tag for it."""
 

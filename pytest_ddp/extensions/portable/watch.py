@@ -75,18 +75,18 @@ class OperationWatch:
         origin = stack.origin_of(outside(_getframe(1)))
         on_host = bool(origin.objects) or form.operation in _ON_HOST
         issued = IssuedOperation(
-            next(self._numbers),
-            form,
-            group,
-            self._production.of(group.explicit, on_host=on_host) if group.is_known else "",
-            threading.get_ident(),
-            origin.site,
-            origin.objects,
-            origin.batch,
-            origin.functional,
-            given.get("root_rank"),
-            given.get("dst", given.get("src")),
-            0,
+            number=next(self._numbers),
+            form=form,
+            group=group,
+            backend=self._production.of(group.explicit, on_host=on_host) if group.is_known else "",
+            thread=threading.get_ident(),
+            site=origin.site,
+            objects=origin.objects,
+            batch=origin.batch,
+            functional=origin.functional,
+            root=given.get("root_rank"),
+            peer=given.get("dst", given.get("src")),
+            tag=0,
         )
         if form.is_message:
             issued.tag = given.get("tag", 0)

@@ -63,7 +63,7 @@ def rounding_of(place: TensorPlace, further: Iterable[Table]) -> float:
 
 
 def beyond(comparisons: Iterable[Comparison]) -> list[Comparison]:
-    """Those beyond the limit."""
+    """Tensors that deviate by more than the limit."""
     return [one for one in comparisons if one.ratio > FACTOR]
 
 

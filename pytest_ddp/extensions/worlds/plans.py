@@ -67,9 +67,9 @@ class Reference:
     """Why other worlds cannot be compared with it; or empty."""
     skip: str = ""
     plain: RankTable | None = None
-    """Of its second run."""
+    """Records of the second run of this world."""
     further: list[RankTable] = field(default_factory=list)
-    """Of its runs with rounding."""
+    """Records of the runs of this world with rounding."""
     why_not_wide: str | None = None
     """Why it cannot run in float64; empty if it has; None if it was not tried."""
 

@@ -31,8 +31,8 @@ class GarbageCollection:
     slow, it is done only after tests that may have left much.
     """
 
-    def __init__(self, lifecycle: PhaseStack) -> None:
-        self._lifecycle = lifecycle
+    def __init__(self, phase_stack: PhaseStack) -> None:
+        self._phase_stack = phase_stack
         self._phases = 0
         self._of_ours = 0
         self._spent = 0.0
@@ -63,19 +63,19 @@ class GarbageCollection:
         self._fresh = False
         for name in _LAST_ERROR:
             vars(sys).pop(name, None)
-        used_models = self._lifecycle.torch_phases > self._phases
+        used_models = self._phase_stack.torch_phases > self._phases
         if alone and self._is_harmless():
             gc.collect(1)
         elif used_models or self._spent < _CHEAP or _much_is_new():
             begin = time.perf_counter()
             gc.collect()
             self._spent = time.perf_counter() - begin
-        self._phases = self._lifecycle.torch_phases
+        self._phases = self._phase_stack.torch_phases
         self._moved = gc.get_count()[2]
 
     def _is_harmless(self) -> bool:
         """Whether collecting young objects is enough, and reaches all that the test has made."""
-        if self._lifecycle.torch_phases > self._of_ours:
+        if self._phase_stack.torch_phases > self._of_ours:
             return False
         is_due = self._moved >= _FULL_EVERY and self._spent < _CHEAP
         return gc.get_count()[2] == self._moved and not is_due

@@ -55,7 +55,7 @@ class RankDebugger:
         self,
         config: pytest.Config,
         operations: Operations,
-        ask: TerminalAccess,
+        access: TerminalAccess,
         place: PromptPlace,
         history: str,
     ) -> None:
@@ -63,13 +63,13 @@ class RankDebugger:
         Args:
             config: of the rank's session.
             operations: calls this object with each new process group.
-            ask: how to get the terminal.
+            access: how to get the terminal.
             place: for the prompt.
             history: file for the lines that users enter on any rank; empty for none.
         """
         self._config = config
         self._captured = _Captured(config.pluginmanager.getplugin("capturemanager"))
-        self._ask, self._place = ask, place
+        self._ask, self._place = access, place
         self._options = config.stash[DEBUG]
         self._terminal = _Descriptors()
         self._history = history

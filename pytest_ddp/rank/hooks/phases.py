@@ -35,14 +35,16 @@ Interrupted.__module__, Interrupted.__qualname__ = "builtins", "KeyboardInterrup
 class PhaseHooks:
     """A pytest plugin around setup, call and teardown of each item."""
 
-    def __init__(self, lifecycle: PhaseStack, care: Cleanup, ties: GroupFixtures) -> None:
-        self._lifecycle = lifecycle
-        self._care, self._ties = care, ties
+    def __init__(
+        self, phase_stack: PhaseStack, cleanup: Cleanup, group_fixtures: GroupFixtures
+    ) -> None:
+        self._phase_stack = phase_stack
+        self._cleanup, self._group_fixtures = cleanup, group_fixtures
         self._begun: set[Phase] = set()
         self._item: pytest.Item | None = None
         self._site = ""
         """``file:line in function`` of the item."""
-        _follow_fixture_ends(lifecycle)
+        _follow_fixture_ends(phase_stack)
         self.broke_fixture = ""
         """Type of an exception that interrupted a fixture, and that pytest does not expect there.
 
@@ -75,12 +77,12 @@ class PhaseHooks:
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
         # One hook for three observers: a function-scoped fixture, as most are, concerns only one.
         if fixturedef.scope == "function":
-            with _phase_of(self._lifecycle, fixturedef):
+            with _phase_of(self._phase_stack, fixturedef):
                 return (yield)
         with (
-            self._ties.follow(fixturedef),
-            self._care.follow(),
-            _phase_of(self._lifecycle, fixturedef),
+            self._group_fixtures.follow(fixturedef),
+            self._cleanup.follow(),
+            _phase_of(self._phase_stack, fixturedef),
         ):
             return (yield)
 
@@ -91,13 +93,13 @@ class PhaseHooks:
         self._begun.add(phase)
         if item is not self._item:
             self._item, self._site = item, _site_of(item)
-        self._lifecycle.begin(phase.value, self._site)
+        self._phase_stack.begin(phase.value, self._site)
         fixtures = phase is not Phase.CALL
         try:
             yield
         except (Exception, pytest.skip.Exception, pytest.fail.Exception) as error:
             if isinstance(error, Exception):
-                self._lifecycle.note_exception(error, self._site)
+                self._phase_stack.note_exception(error, self._site)
             raise
         except BaseException as error:
             if fixtures:
@@ -116,7 +118,7 @@ class PhaseHooks:
         return True
 
 
-def _follow_fixture_ends(lifecycle: PhaseStack) -> None:
+def _follow_fixture_ends(phase_stack: PhaseStack) -> None:
     """Begin a phase for each fixture's teardown: pytest only has a hook after it."""
     fixture_type: Any = pytest.FixtureDef
     original = fixture_type.finish
@@ -127,7 +129,7 @@ def _follow_fixture_ends(lifecycle: PhaseStack) -> None:
         if fixturedef.cached_result is None:  # torn down already
             original(fixturedef, *args, **kwargs)
             return
-        with _phase_of(lifecycle, fixturedef):
+        with _phase_of(phase_stack, fixturedef):
             original(fixturedef, *args, **kwargs)
 
     fixture_type.finish = finish
@@ -141,10 +143,10 @@ def _site_of(item: pytest.Item) -> str:
 
 
 @contextlib.contextmanager
-def _phase_of(lifecycle: PhaseStack, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
+def _phase_of(phase_stack: PhaseStack, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
     code = getattr(inspect.unwrap(fixturedef.func), "__code__", _phase_of.__code__)
-    depth = lifecycle.enter_function(f"fixture {fixturedef.argname}", code)
+    depth = phase_stack.enter_function(f"fixture {fixturedef.argname}", code)
     try:
         yield
     finally:
-        lifecycle.leave(depth)
+        phase_stack.leave(depth)

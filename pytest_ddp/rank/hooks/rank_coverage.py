@@ -59,9 +59,9 @@ def during(measured: CoverageSettings | None) -> Iterator[None]:
 class RankCoverage:
     """A pytest plugin of a rank that is measured."""
 
-    def __init__(self, measured: CoverageSettings) -> None:
-        self._measured = measured
-        self._coverage = start(measured)
+    def __init__(self, coverage: CoverageSettings) -> None:
+        self._measured = coverage
+        self._coverage = start(coverage)
         self._lock = threading.Lock()
         """Held while the data is written or switched, as each save may rename the file."""
         self._failed = False

@@ -116,9 +116,9 @@ class SetupShow:
 class Subtests:
     """Turns reports of subtests into messages."""
 
-    def __init__(self, config: pytest.Config, kept: BufferedReports) -> None:
+    def __init__(self, config: pytest.Config, buffered: BufferedReports) -> None:
         self._config = config
-        self._kept = kept
+        self._buffered = buffered
         self._failed = False
 
     def begin(self) -> None:
@@ -136,7 +136,7 @@ class Subtests:
             return None
         self._failed |= report.failed
         data = None
-        if not self._kept.take_subtest(report):
+        if not self._buffered.take_subtest(report):
             hook = self._config.hook
             data = hook.pytest_report_to_serializable(config=self._config, report=report)
         context, times = report.context, (report.start, report.stop, report.duration)

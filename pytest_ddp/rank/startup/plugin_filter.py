@@ -44,7 +44,7 @@ _NO_GUESTS = frozenset({"_pytest", "pytest_ddp"})
 class PluginFilter:
     """A pytest plugin that checks every other plugin when it is registered."""
 
-    NAME = "ddp-guests"
+    NAME = "ddp-plugin-filter"
 
     def __init__(self, config: pytest.Config, options: Json) -> None:
         """

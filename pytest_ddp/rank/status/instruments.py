@@ -35,34 +35,34 @@ its contents: tracing then takes at most 5 per cent of the time."""
 class Instruments(NamedTuple):
     """The set of instruments of one rank."""
 
-    lifecycle: PhaseStack
+    phase_stack: PhaseStack
     group: DefaultGroup
     side_channel: SideChannel
-    surveyor: StatusReporter
+    status_reporter: StatusReporter
     page: StatusPage
 
 
-def make(page_path: str, trace_path: str, order: StartRank) -> Instruments:
+def make(page_path: str, trace_path: str, start: StartRank) -> Instruments:
     """Make a rank's instruments, which write to these files."""
     page = StatusPage(page_path)
-    if order.traces:
-        return _make_traced(page, TraceLog(trace_path), order)
+    if start.traces:
+        return _make_traced(page, TraceLog(trace_path), start)
     journal = CallJournal(operations_of_process())
-    lifecycle, group = PhaseStack(page), DefaultGroup(journal, order.world, order.rank)
+    phase_stack, group = PhaseStack(page), DefaultGroup(journal, start.world, start.rank)
     side_channel = SideChannel()
-    surveyor = StatusReporter(group, lifecycle, side_channel)
-    return Instruments(lifecycle, group, side_channel, surveyor, page)
+    status_reporter = StatusReporter(group, phase_stack, side_channel)
+    return Instruments(phase_stack, group, side_channel, status_reporter, page)
 
 
-def _make_traced(page: StatusPage, log: TraceLog, order: StartRank) -> Instruments:
-    lifecycle, group = TracedLifecycle(page, log), TracedGroup(log, order.world, order.rank)
+def _make_traced(page: StatusPage, log: TraceLog, start: StartRank) -> Instruments:
+    phase_stack, group = TracedPhaseStack(page, log), TracedGroup(log, start.world, start.rank)
     side_channel = SideChannel()
-    surveyor = TracedStatusReporter(group, lifecycle, side_channel, log)
-    lifecycle.on_leave = surveyor.glance
-    return Instruments(lifecycle, group, side_channel, surveyor, page)
+    status_reporter = TracedStatusReporter(group, phase_stack, side_channel, log)
+    phase_stack.on_leave = status_reporter.glance
+    return Instruments(phase_stack, group, side_channel, status_reporter, page)
 
 
-class TracedLifecycle(PhaseStack):
+class TracedPhaseStack(PhaseStack):
     """Also writes the begin and the end of each phase to the trace."""
 
     def __init__(self, page: StatusPage, log: TraceLog) -> None:
@@ -154,9 +154,9 @@ class TracedStatusReporter(StatusReporter):
     """Also writes what C++ issued without Python: DDP's gradients, functional collectives."""
 
     def __init__(
-        self, group: DefaultGroup, lifecycle: PhaseStack, side_channel: SideChannel, log: TraceLog
+        self, group: DefaultGroup, phase_stack: PhaseStack, side_channel: SideChannel, log: TraceLog
     ) -> None:
-        super().__init__(group, lifecycle, side_channel)
+        super().__init__(group, phase_stack, side_channel)
         self._log = log
         self._complete: set[int] = set()
         self._wall_ahead = 0

@@ -151,21 +151,21 @@ Label: TypeAlias = str | Callable[[Any], str]
 """The name of a phase, or a function that makes it from a method's instance."""
 
 
-def install(lifecycle: PhaseStack) -> None:
-    """Report what torch begins and ends to ``lifecycle``; called once in the life of a rank."""
+def install(phase_stack: PhaseStack) -> None:
+    """Report what torch begins and ends to ``phase_stack``; called once in the life of a rank."""
     for name in ("init_process_group", "new_group"):
-        _wrap_function(lifecycle, distributed_c10d, name)
-    _modules(lifecycle)
+        _wrap_function(phase_stack, distributed_c10d, name)
+    _modules(phase_stack)
     _wrapper(
-        lifecycle,
+        phase_stack,
         DistributedDataParallel,
         "DDP",
         lambda module: not getattr(module, "_lazy_init_ran", True),
     )
     for module in (torch.autograd, torch.autograd.graph):
         # torch.compiler takes one of the two names for the other.
-        _wrap(lifecycle, module, "_engine_run_backward", BACKWARD)
-    _optimizers(lifecycle)
+        _wrap(phase_stack, module, "_engine_run_backward", BACKWARD)
+    _optimizers(phase_stack)
     watch = ImportWatch()
     watch.when_imported("torch._dynamo.eval_frame", hide_own_frames)
     for name, when_imported in {
@@ -173,27 +173,27 @@ def install(lifecycle: PhaseStack) -> None:
         "torch.distributed.fsdp.fully_sharded_data_parallel": _fsdp,
         "torch.distributed.fsdp._fully_shard._fully_shard": _fully_shard,
     }.items():
-        watch.when_imported(name, functools.partial(when_imported, lifecycle))
+        watch.when_imported(name, functools.partial(when_imported, phase_stack))
 
 
 # ------------------------------------------------------------------ calls that are phases
 
 
-def _wrap(lifecycle: PhaseStack, owner: Any, name: str, label: Label) -> None:
+def _wrap(phase_stack: PhaseStack, owner: Any, name: str, label: Label) -> None:
     original = getattr(owner, name, None)
     if original is not None:  # missing in an older or newer torch
-        setattr(owner, name, _as_phase(lifecycle, original, label))
+        setattr(owner, name, _as_phase(phase_stack, original, label))
 
 
-def _as_phase(lifecycle: PhaseStack, original: Any, label: Label) -> TransparentWrapper:
+def _as_phase(phase_stack: PhaseStack, original: Any, label: Label) -> TransparentWrapper:
     def begin(instance: Any, caller: FrameType) -> End:
         name = label if isinstance(label, str) else label(instance)
-        return functools.partial(lifecycle.leave, lifecycle.enter(name))
+        return functools.partial(phase_stack.leave, phase_stack.enter(name))
 
     return TransparentWrapper(original, begin)
 
 
-def _wrap_function(lifecycle: PhaseStack, module: ModuleType, name: str) -> None:
+def _wrap_function(phase_stack: PhaseStack, module: ModuleType, name: str) -> None:
     """Wrap a function that other modules may have imported by name.
 
     Their name refers to its decorator's wrapper, which has the function in its closure.
@@ -203,17 +203,17 @@ def _wrap_function(lifecycle: PhaseStack, module: ModuleType, name: str) -> None
     while (inner := getattr(function, "__wrapped__", None)) is not None:
         decorated, function = function, inner
     if decorated is None:
-        _wrap(lifecycle, module, name, name)
+        _wrap(phase_stack, module, name, name)
         return
     for cell in decorated.__closure__ or ():
         if cell.cell_contents is function:
-            cell.cell_contents = _as_phase(lifecycle, function, name)
+            cell.cell_contents = _as_phase(phase_stack, function, name)
 
 
 # ------------------------------------------------------------------ modules
 
 
-def _modules(lifecycle: PhaseStack) -> None:
+def _modules(phase_stack: PhaseStack) -> None:
     """Begin a phase for each constructed module: ``Module.__init__`` first logs its API usage."""
     core: Any = torch._C
     log = getattr(core, "_log_api_usage_once", None)
@@ -223,17 +223,17 @@ def _modules(lifecycle: PhaseStack) -> None:
         @functools.wraps(log)
         def begin_construction(event: str) -> None:
             frame = _getframe(1)
-            if frame.f_code is initialise and not lifecycle.in_torch():
-                _enter_construction(lifecycle, frame.f_locals["self"], frame)
+            if frame.f_code is initialise and not phase_stack.in_torch():
+                _enter_construction(phase_stack, frame.f_locals["self"], frame)
             log(event)
 
         core._log_api_usage_once = begin_construction
     for name in ("to", "cuda"):
-        _wrap(lifecycle, torch.nn.Module, name, functools.partial(_method_label, name))
+        _wrap(phase_stack, torch.nn.Module, name, functools.partial(_method_label, name))
 
 
 def _enter_construction(
-    lifecycle: PhaseStack, module: torch.nn.Module, frame: FrameType | None
+    phase_stack: PhaseStack, module: torch.nn.Module, frame: FrameType | None
 ) -> None:
     """Begin the construction of a module that is not a part of another module's construction.
 
@@ -243,7 +243,7 @@ def _enter_construction(
         frame = frame.f_back
     if frame is not None:
         name = f"construction of {type(module).__name__}"
-        lifecycle.enter(name, anchor=Anchor.at_call(frame), at=frame)
+        phase_stack.enter(name, anchor=Anchor.at_call(frame), at=frame)
 
 
 def _is_method_of(frame: FrameType, module: torch.nn.Module) -> bool:
@@ -256,25 +256,27 @@ def _method_label(name: str, module: torch.nn.Module | None) -> str:
     return f"{'Module' if module is None else type(module).__name__}.{name}()"
 
 
-def _wrapper(lifecycle: PhaseStack, owner: Any, kind: str, is_first: Callable[[Any], bool]) -> None:
+def _wrapper(
+    phase_stack: PhaseStack, owner: Any, kind: str, is_first: Callable[[Any], bool]
+) -> None:
     """Phases of a module that wraps others: its construction and its forward."""
-    _wrap(lifecycle, owner, "__init__", f"{kind} construction")
+    _wrap(phase_stack, owner, "__init__", f"{kind} construction")
     forward = f"forward of {kind}"
-    _wrap(lifecycle, owner, "forward", lambda module: "first " * is_first(module) + forward)
+    _wrap(phase_stack, owner, "forward", lambda module: "first " * is_first(module) + forward)
 
 
 # ------------------------------------------------------------------ steps
 
 
-def _optimizers(lifecycle: PhaseStack) -> None:
+def _optimizers(phase_stack: PhaseStack) -> None:
     def enter(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not torch.compiler.is_compiling():
             name = f"{type(optimizer).__name__}.step()"
-            lifecycle.enter(name, anchor=Anchor.within(_getframe(1)))
+            phase_stack.enter(name, anchor=Anchor.within(_getframe(1)))
 
     def leave(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not torch.compiler.is_compiling():
-            lifecycle.leave_anchored(_getframe(1))
+            phase_stack.leave_anchored(_getframe(1))
 
     register_optimizer_step_pre_hook(enter)
     register_optimizer_step_post_hook(leave)
@@ -283,7 +285,7 @@ def _optimizers(lifecycle: PhaseStack) -> None:
 # ------------------------------------------------------------------ what is imported late
 
 
-def _compilation(lifecycle: PhaseStack, callback: Any) -> None:
+def _compilation(phase_stack: PhaseStack, callback: Any) -> None:
     """Begin a phase for each compilation.
 
     torch's public compilation callbacks are not used: ``torch._dynamo.reset()`` drops them.
@@ -296,23 +298,23 @@ def _compilation(lifecycle: PhaseStack, callback: Any) -> None:
     @functools.wraps(original)
     @contextlib.contextmanager
     def install_callbacks(*args: Any, **kwargs: Any) -> Iterator[None]:
-        depth = lifecycle.enter("compilation")
+        depth = phase_stack.enter("compilation")
         try:
             with original(*args, **kwargs):
                 yield
         finally:
-            lifecycle.leave(depth)
+            phase_stack.leave(depth)
 
     handler.install_callbacks = install_callbacks
 
 
-def _fsdp(lifecycle: PhaseStack, module: Any) -> None:
+def _fsdp(phase_stack: PhaseStack, module: Any) -> None:
     wrapper = module.FullyShardedDataParallel
-    _wrapper(lifecycle, wrapper, "FSDP", lambda state: getattr(state, "_is_root", 0) is None)
+    _wrapper(phase_stack, wrapper, "FSDP", lambda state: getattr(state, "_is_root", 0) is None)
 
 
-def _fully_shard(lifecycle: PhaseStack, module: Any) -> None:
-    _wrap_function(lifecycle, module, "fully_shard")
+def _fully_shard(phase_stack: PhaseStack, module: Any) -> None:
+    _wrap_function(phase_stack, module, "fully_shard")
     original = getattr(module.FSDPState, "_lazy_init", None)
     if original is None:
         return
@@ -322,6 +324,6 @@ def _fully_shard(lifecycle: PhaseStack, module: Any) -> None:
         while frame is not None and frame.f_code.co_name != "_call_impl":
             frame = frame.f_back
         if getattr(state, "_is_root", 0) is None and frame is not None:
-            lifecycle.enter("first forward under fully_shard", anchor=Anchor.within(frame))
+            phase_stack.enter("first forward under fully_shard", anchor=Anchor.within(frame))
 
     module.FSDPState._lazy_init = TransparentWrapper(original, begin)

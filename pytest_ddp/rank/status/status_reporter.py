@@ -169,22 +169,22 @@ class StatusReporter:
     """Answers probes; all that it reads is safe to read while the main thread runs."""
 
     def __init__(
-        self, group: DefaultGroup, lifecycle: PhaseStack, side_channel: SideChannel
+        self, group: DefaultGroup, phase_stack: PhaseStack, side_channel: SideChannel
     ) -> None:
         make_recorder()
         self._group = group
         self._operations = group.journal.operations
-        self._lifecycle = lifecycle
+        self._phase_stack = phase_stack
         self._side_channel = side_channel
         self._main = threading.main_thread()
-        self._pace = WaitTimeouts()
+        self._wait_timeouts = WaitTimeouts()
         self._clock = time.time_ns()
         self._settled = dict[str, int](), dict[str, int]()
         """Times of making of groups and their numbers of collectives, when all were complete."""
         self._done: tuple[PendingOperation, ...] = ()
         self._ended = False
         self._at_start = False
-        self._backwards = lifecycle.backwards
+        self._backwards = phase_stack.backwards
         """Of tests before."""
 
     def begin(self) -> None:
@@ -192,8 +192,8 @@ class StatusReporter:
         self._clock = time.time_ns()
         self._settled, self._done = ({}, {}), ()
         self._ended = False
-        self._pace = WaitTimeouts()
-        self._backwards = self._lifecycle.backwards
+        self._wait_timeouts = WaitTimeouts()
+        self._backwards = self._phase_stack.backwards
 
     @contextlib.contextmanager
     def at_start(self) -> Iterator[None]:
@@ -218,8 +218,8 @@ class StatusReporter:
 
     def stand(self, probe: Probe) -> RankStatus:
         """The rank's status: where its main thread is, and what it waits for."""
-        self._pace.look(self._operations.waiting.get(self._main.ident or 0))
-        phase, place, stack = self._lifecycle.look()
+        self._wait_timeouts.look(self._operations.waiting.get(self._main.ident or 0))
+        phase, place, stack = self._phase_stack.look()
         frame, engaged = next(iter(stack), None), self._engaged(stack)
         missing_store = _missing_store(stack)
         threads = self._other_threads()
@@ -263,8 +263,8 @@ class StatusReporter:
             beside=held or beside,
             beside_name="" if held else first.name,
             handled=handled,
-            backwards=self._lifecycle.backwards - self._backwards,
-            in_backward=self._lifecycle.in_backward(),
+            backwards=self._phase_stack.backwards - self._backwards,
+            in_backward=self._phase_stack.in_backward(),
             dropped=tuple(self._group.dropped()),
             new_groups=tuple(self._group.new_groups()),
             missing_store=missing_store,
@@ -345,7 +345,7 @@ class StatusReporter:
                 return () if wait is None else (wait,)
             number = call.number - self._group.journal.issued_before(call.group)
             return tuple(
-                replace(wait, ends_in=self._pace.left(call, wait.ends_in))
+                replace(wait, ends_in=self._wait_timeouts.left(call, wait.ends_in))
                 for wait in begun
                 if (wait.group, wait.number) == (call.group, number)
             )
@@ -506,7 +506,7 @@ class StatusReporter:
             peer=members[call.root],
             tag=call.tag,
             site=str(call.site),
-            ends_in=self._pace.left_of_receive(call),
+            ends_in=self._wait_timeouts.left_of_receive(call),
         )
 
     def _sent(self) -> Iterator[Sent]:
@@ -603,11 +603,4 @@ def _recorded_dtype(names: list[str]) -> str | None:
 
 def _elements(entry: dict[str, Any]) -> int | None:
     sizes = entry["input_sizes"]
-    return sum(map(_product, sizes)) if sizes else None
-
-
-def _product(size: list[int]) -> int:
-    product = 1
-    for extent in size:
-        product *= extent
-    return product
+    return sum(map(math.prod, sizes)) if sizes else None

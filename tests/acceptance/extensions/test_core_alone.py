@@ -12,8 +12,21 @@ import pytest
 from tests.environment import without_outer_run
 
 ROOT = Path(__file__).parents[3]
-OF_THE_CORE = ("test_alone.py", "verdict/test_verdict_collectives.py")
-"""Acceptance tests that use no extension: the following, and verdicts."""
+OF_THE_CORE = (
+    "cleanup/test_umask.py",
+    "devices/test_backends.py",
+    "ends/test_crash_locator.py",
+    "habits/test_ordinary_tests.py",
+    "hangs/test_without_recorder.py",
+    "plugins/test_built_in.py",
+    "pools/test_given_up.py",
+    "startup/test_missing_names.py",
+    "terminal/test_output.py",
+    "verdict/test_verdict_collectives.py",
+)
+"""Acceptance tests that use no extension, a file of each folder."""
+OF_EXTENSIONS = {"ci", "conformance", "extensions", "inner"}
+"""Folders of acceptance tests that use extensions in all files, or have no tests."""
 ALONE = """
 from tests.acceptance.suite import Suite
 
@@ -78,10 +91,27 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.mark.parametrize("file", OF_THE_CORE)
+@pytest.mark.parametrize("file", ["test_alone.py", *OF_THE_CORE])
 def test_tests_of_the_core_pass(copy: Path, file: str) -> None:
-    pytest_of_one = ("-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/acceptance/{file}")
-    run = _python(copy, *pytest_of_one)
+    _pass(copy, f"tests/acceptance/{file}")
+
+
+def test_unit_tests_of_the_core_pass(copy: Path) -> None:
+    folders = sorted(path for path in (ROOT / "tests" / "unit").iterdir() if path.is_dir())
+    own = [folder.name for folder in folders if (ROOT / "pytest_ddp" / folder.name).is_dir()]
+    rooms = [f"tests/unit/{name}" for name in own if name != "extensions"]
+    assert len(rooms) > 8
+    _pass(copy, "-n", "2", *rooms, "tests/unit/test_fixture.py")
+
+
+def test_each_folder_has_a_file() -> None:
+    folders = {path.name for path in Path(__file__).parents[1].iterdir() if path.is_dir()}
+    covered = {file.partition("/")[0] for file in OF_THE_CORE}
+    assert folders - {"__pycache__"} == covered | OF_EXTENSIONS
+
+
+def _pass(copy: Path, *tests: str) -> None:
+    run = _python(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
     assert run.returncode == 0, run.stdout[-4000:] + run.stderr
 
 

@@ -71,7 +71,7 @@ def test_what_is_odd_is_told(
 
 def test_tags_are_apart() -> None:
     unfinished = settle([send(1, tag=1)], [receive(0, tag=2)]).unfinished
-    assert {one.way.tag: one.count for one in unfinished} == {1: 1, 2: -1}
+    assert {one.route.tag: one.count for one in unfinished} == {1: 1, 2: -1}
 
 
 def test_a_receive_from_any_takes_what_no_other_does() -> None:

@@ -87,112 +87,112 @@ def group() -> Group:
 
 
 @pytest.fixture
-def surveyor(group: Any) -> StatusReporter:
-    lifecycle: Any = SimpleNamespace(backwards=0)
-    return StatusReporter(group, lifecycle, SideChannel())
+def reporter(group: Any) -> StatusReporter:
+    phase_stack: Any = SimpleNamespace(backwards=0)
+    return StatusReporter(group, phase_stack, SideChannel())
 
 
-def begun(surveyor: StatusReporter) -> list[int]:
-    return [wait.number for wait in surveyor._issued()[0]]
+def begun(reporter: StatusReporter) -> list[int]:
+    return [wait.number for wait in reporter._issued()[0]]
 
 
-def done(surveyor: StatusReporter) -> list[int]:
-    return [wait.number for wait in surveyor._issued()[1]]
+def done(reporter: StatusReporter) -> list[int]:
+    return [wait.number for wait in reporter._issued()[1]]
 
 
 def test_a_test_without_collectives_reads_nothing(
-    surveyor: StatusReporter, recorder: Recorder
+    reporter: StatusReporter, recorder: Recorder
 ) -> None:
-    assert begun(surveyor) == []
+    assert begun(reporter) == []
     assert recorder.reads == 0
 
 
 def test_what_is_complete_is_read_once(
-    surveyor: StatusReporter, group: Group, recorder: Recorder
+    reporter: StatusReporter, group: Group, recorder: Recorder
 ) -> None:
     group.issued["0"] = 2
     recorder.note(1, retired=True)
     recorder.note(2, retired=True)
-    assert [begun(surveyor) for _ in range(3)] == [[], [], []]
+    assert [begun(reporter) for _ in range(3)] == [[], [], []]
     assert recorder.reads == 1
     group.issued["0"] = 3
     recorder.note(3, retired=False)
-    assert [begun(surveyor) for _ in range(3)] == [[3], [3], [3]]
+    assert [begun(reporter) for _ in range(3)] == [[3], [3], [3]]
     recorder.note(3, retired=True)
-    assert [begun(surveyor) for _ in range(3)] == [[], [], []]
+    assert [begun(reporter) for _ in range(3)] == [[], [], []]
     assert recorder.reads == 5
 
 
 def test_the_last_complete_ones_are_told_though_they_are_read_once(
-    surveyor: StatusReporter, group: Group, recorder: Recorder
+    reporter: StatusReporter, group: Group, recorder: Recorder
 ) -> None:
     group.issued["0"] = 20
     for number in range(1, 21):
         recorder.note(number, retired=True)
-    assert [done(surveyor) for _ in range(2)] == [[*range(5, 21)]] * 2
+    assert [done(reporter) for _ in range(2)] == [[*range(5, 21)]] * 2
     assert recorder.reads == 1
-    surveyor.begin()
+    reporter.begin()
     recorder.entries.clear()
-    assert done(surveyor) == []
+    assert done(reporter) == []
 
 
 def test_a_collective_that_has_its_number_and_no_record_yet_is_not_taken_for_complete(
-    surveyor: StatusReporter, group: Group, recorder: Recorder
+    reporter: StatusReporter, group: Group, recorder: Recorder
 ) -> None:
     group.issued["0"] = 2
     recorder.note(1, retired=True)
-    assert begun(surveyor) == []
+    assert begun(reporter) == []
     recorder.note(2, retired=False)
-    assert begun(surveyor) == [2]
+    assert begun(reporter) == [2]
 
 
 def test_a_new_group_s_collectives_are_seen(
-    surveyor: StatusReporter, group: Group, recorder: Recorder
+    reporter: StatusReporter, group: Group, recorder: Recorder
 ) -> None:
     group.issued["0"] = 1
     recorder.note(1, retired=True)
-    assert begun(surveyor) == []
+    assert begun(reporter) == []
     group.issued["1"] = 1
     recorder.note(1, retired=False, group="1")
-    assert begun(surveyor) == [1]
+    assert begun(reporter) == [1]
 
 
 def test_a_group_of_the_same_name_is_another_one(
-    surveyor: StatusReporter, group: Group, recorder: Recorder
+    reporter: StatusReporter, group: Group, recorder: Recorder
 ) -> None:
     group.issued["0"] = 2
     recorder.note(2, retired=True)
-    assert begun(surveyor) == []
+    assert begun(reporter) == []
     group.made["0"] = 2**62 + 1
     recorder.note(2, retired=False, at=2**62 + 2)
-    assert begun(surveyor) == [2]
+    assert begun(reporter) == [2]
 
 
 def test_what_its_namesake_had_complete_is_not_a_group_s_own(
-    surveyor: StatusReporter, group: Group, recorder: Recorder
+    reporter: StatusReporter, group: Group, recorder: Recorder
 ) -> None:
     recorder.note(1, retired=True)
     group.made["0"] = 2**62 + 1
     group.issued["0"] = 1  # and no record yet
-    assert begun(surveyor) == []
+    assert begun(reporter) == []
     recorder.note(1, retired=False, at=2**62 + 2)
-    assert begun(surveyor) == [1]
+    assert begun(reporter) == [1]
 
 
-def test_a_new_test_starts_anew(surveyor: StatusReporter, group: Group, recorder: Recorder) -> None:
+def test_a_new_test_starts_anew(reporter: StatusReporter, group: Group, recorder: Recorder) -> None:
     group.issued["0"] = 1
     recorder.note(1, retired=True)
-    assert begun(surveyor) == []
-    surveyor.begin()
+    assert begun(reporter) == []
+    reporter.begin()
     recorder.note(1, retired=False)
-    assert begun(surveyor) == [1]
+    assert begun(reporter) == [1]
 
 
 @pytest.mark.parametrize(
     ("waits", "state", "needed"), [(True, "S", True), (True, "R", False), (False, "S", False)]
 )
 def test_a_rank_that_will_go_on_by_itself_does_not_look(
-    surveyor: StatusReporter,
+    reporter: StatusReporter,
     group: Group,
     monkeypatch: pytest.MonkeyPatch,
     waits: bool,
@@ -202,20 +202,22 @@ def test_a_rank_that_will_go_on_by_itself_does_not_look(
     if waits:
         group.journal.operations.waiting[threading.main_thread().ident] = object()
     monkeypatch.setattr(status_reporter, "_activity", lambda: (state, ""))
-    assert surveyor._needs_issued(None) is needed
+    assert reporter._needs_issued(None) is needed
 
 
-def test_a_rank_that_has_ended_its_test_tells_what_it_has_begun(surveyor: StatusReporter) -> None:
-    surveyor.end()
-    assert surveyor._needs_issued(None)
-    surveyor.begin()
-    assert not surveyor._needs_issued(None)
+def test_a_rank_that_has_ended_its_test_tells_what_it_has_begun(
+    reporter: StatusReporter,
+) -> None:
+    reporter.end()
+    assert reporter._needs_issued(None)
+    reporter.begin()
+    assert not reporter._needs_issued(None)
 
 
 def test_of_a_backend_without_records_nothing_is_concluded(
-    surveyor: StatusReporter, group: Group, recorder: Recorder
+    reporter: StatusReporter, group: Group, recorder: Recorder
 ) -> None:
     group.issued[UNRECORDED] = 0
     recorder.note(1, group=UNRECORDED, retired=False)
     recorder.note(2, group=UNRECORDED, retired=True)
-    assert surveyor._issued() == ((), ())
+    assert reporter._issued() == ((), ())

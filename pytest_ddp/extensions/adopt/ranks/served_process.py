@@ -29,25 +29,25 @@ def preload() -> None:
     loader_workers.watch()
 
 
-def live(order: Serve, descriptors: list[int]) -> NoReturn:
+def live(serve: Serve, descriptors: list[int]) -> NoReturn:
     """Run the process object from the pipe; never returns into the frames of the service."""
     try:
-        _live(order, descriptors)
+        _live(serve, descriptors)
     except BaseException:
         os.write(2, traceback.format_exc().encode(errors="replace"))
     crash_stacks.exit_now(1)
 
 
-def _live(order: Serve, descriptors: list[int]) -> NoReturn:
+def _live(serve: Serve, descriptors: list[int]) -> NoReturn:
     own, *streams = descriptors[: 1 + _STREAMS]
     # The sentinel stays open: the kernel closes it when the process ends, which its parent sees.
     data, _sentinel, tracker, *files = descriptors[1 + _STREAMS :]
     stacks, stacks_of_children, page, _trace = map(tempfiles.path_of, files)
     # Standard error belongs to the test: it must not contain more than with spawn.
     crash_stacks.install(stacks, stacks_of_children, native=False)
-    served_surroundings.environment(order.environment)
+    served_surroundings.environment(serve.environment)
     served_surroundings.streams(streams)
-    os.umask(order.umask)
+    os.umask(serve.umask)
     served_surroundings.main_module()
     seeding.unseed()
     processes.watch()

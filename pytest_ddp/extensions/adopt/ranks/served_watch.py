@@ -38,20 +38,20 @@ class ServedWatch:
         self._channel = channel
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._lifecycle = PhaseStack(StatusPage(page))
+        self._phase_stack = PhaseStack(StatusPage(page))
         operations = operations_of_process()
         operations.on_new_group.append(self._greet)
         group = DefaultGroup(CallJournal(operations), _NO_GROUP, 0)
-        self._surveyor = StatusReporter(group, self._lifecycle, SideChannel())
-        landmarks.install(self._lifecycle)
+        self._status_reporter = StatusReporter(group, self._phase_stack, SideChannel())
+        landmarks.install(self._phase_stack)
         kernels.watch_functional(operations)
         # Messages of a fork are not about this process.
         os.register_at_fork(after_in_child=channel.close)
-        self._lifecycle.begin("target")
+        self._phase_stack.begin("target")
 
     def end(self) -> None:
         """Note that the target has returned and all exit functions have run."""
-        self._lifecycle.begin(RETURNED)
+        self._phase_stack.begin(RETURNED)
 
     def _greet(self, _: dist.ProcessGroup) -> None:
         # Only now, because a spawned process without a group has only one thread.
@@ -68,7 +68,7 @@ class ServedWatch:
                 assert isinstance(question, Probe), question
                 # The main thread changes what is read here; an answer that fails proves nothing.
                 with contextlib.suppress(Exception):
-                    status = self._surveyor.stand(question)
+                    status = self._status_reporter.stand(question)
                     self._send(_place(), status)
 
     def _send(self, *messages: FromRank | Joined | ProcessPlace) -> None:

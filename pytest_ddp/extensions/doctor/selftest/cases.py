@@ -104,10 +104,10 @@ def selftest_cases(gpus: int) -> list[SelftestCase]:
     return [*found, SelftestCase("all-gpus", "a rank for each GPU", training, "nccl", many, many)]
 
 
-def expected_of(part: SelftestCase) -> Expected:
+def expected_of(case: SelftestCase) -> Expected:
     """Reads ``EXPECTED`` of the suites of a part without importing them."""
     found: dict[str, tuple[str, str]] = {}
-    for suite in part.suites:
+    for suite in case.suites:
         for node in ast.parse((inner_session.SUITES / suite).read_text()).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "EXPECTED":
                 found |= ast.literal_eval(node.value)

@@ -55,26 +55,26 @@ def prove(
     return results
 
 
-def _run(part: SelftestCase) -> SelftestResult:
-    expected = expected_of(part)
-    with inner_session.folder_with("conftest.py", *part.suites) as folder:
+def _run(case: SelftestCase) -> SelftestResult:
+    expected = expected_of(case)
+    with inner_session.folder_with("conftest.py", *case.suites) as folder:
         record, presence = folder / "record", folder / "presence"
         ended = inner_session.run(
             folder,
-            *("-p", recorder.__name__, "-v", f"--ddp-backend={part.backend}"),
-            *(f"--ddp-world-size={part.size}", *part.arguments),
+            *("-p", recorder.__name__, "-v", f"--ddp-backend={case.backend}"),
+            *(f"--ddp-world-size={case.size}", *case.arguments),
             environment={recorder.RECORD: str(record), recorder.PRESENCE: str(presence)},
-            limit=part.limit,
+            limit=case.limit,
         )
-        rows = judge(expected, _lines(record), _lines(presence), part.size)
+        rows = judge(expected, _lines(record), _lines(presence), case.size)
     problem = ""
     if ended.code is None:
-        problem = f"pytest did not end within {part.limit:.0f} s, and was killed"
+        problem = f"pytest did not end within {case.limit:.0f} s, and was killed"
     elif ended.code != (code := exit_code(expected)):
         problem = f"pytest ended with code {ended.code}, and had to with {code}"
     wrong = problem or any(row.problem for row in rows)
     output = ended.output[-_LAST:] if wrong else ""
-    return SelftestResult(part, "", tuple(rows), ended.seconds, problem, output)
+    return SelftestResult(case, "", tuple(rows), ended.seconds, problem, output)
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

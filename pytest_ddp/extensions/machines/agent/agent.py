@@ -38,7 +38,7 @@ from pytest_ddp.system.tempfiles import SessionFolder
 _SILENCE = 10.0
 """Seconds without a sign of life after which the coordinator is given up."""
 _HOST_END = 12.0
-"""As in :mod:`pytest_ddp.launch.launcher`."""
+"""The limit is that of :mod:`pytest_ddp.launch.launcher`."""
 _SEND_LIMIT = 10.0
 """Seconds for what is sent to the coordinator at the end; the coordinator waits a little longer."""
 _LOOK = 0.2
@@ -56,7 +56,7 @@ class Agent:
 
     def __init__(
         self,
-        line: AgentConnection,
+        connection: AgentConnection,
         node: int,
         nodes: int | None,
         environment: dict[str, str],
@@ -65,7 +65,7 @@ class Agent:
         """Take the connection to the coordinator.
 
         Args:
-            line: the connection, which the coordinator has accepted.
+            connection: the connection, which the coordinator has accepted.
             node: the number of this machine.
             nodes: the number of machines by this machine's launcher; None if the coordinator has
             started
@@ -74,7 +74,7 @@ class Agent:
             lifeline: a descriptor at whose end this agent ends, since its starter is gone; None
                 for an agent without one.
         """
-        self._line, self._node, self._nodes = line, node, nodes
+        self._line, self._node, self._nodes = connection, node, nodes
         self._environment = environment
         self._folder = SessionFolder()
         self._left = CoverageData()
@@ -82,7 +82,7 @@ class Agent:
         self._log = os.fdopen(tempfiles.create("pytest-ddp host"), "w+b")
         self._briefing: list[Session | Collected] = []
         self._ranks: dict[int, LocalRank] = {}
-        self._ports = Ports(line.own_address)
+        self._ports = Ports(connection.own_address)
         self._basetemp = ""
         """The temporary directory of pytest on node 0."""
         self._is_ready = False
@@ -95,7 +95,7 @@ class Agent:
         self._next_look = 0.0
         self._host: subprocess.Popen[bytes] | None = None
         self._selector = selectors.DefaultSelector()
-        self._selector.register(line, selectors.EVENT_READ, self._receive_from_coordinator)
+        self._selector.register(connection, selectors.EVENT_READ, self._receive_from_coordinator)
         if lifeline is not None:
             cut = functools.partial(self._see_lifeline, lifeline)
             self._selector.register(lifeline, selectors.EVENT_READ, cut)
@@ -271,10 +271,10 @@ class Agent:
 
     # ------------------------------------------------------------------ ranks
 
-    def _start(self, order: StartRank) -> None:
-        rank = self._ranks[order.serial] = LocalRank(order)
-        with self._ports.of_start(order) as port:
-            here = replace(order, folder=self._folder.path, serve_store=bool(port))
+    def _start(self, start: StartRank) -> None:
+        rank = self._ranks[start.serial] = LocalRank(start)
+        with self._ports.of_start(start) as port:
+            here = replace(start, folder=self._folder.path, serve_store=bool(port))
             self._channel.send(here, (*rank.descriptors, *port))
         rank.passed_on()
         receive = functools.partial(self._receive_from_rank, rank)

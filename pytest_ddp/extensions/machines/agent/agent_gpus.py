@@ -35,12 +35,12 @@ class Leases:
         """Seconds until the next look at the locks; infinite if nothing waits."""
         return gpus.LEASE_INTERVAL if self._waiting else float("inf")
 
-    def obey(self, order: LeaseGpus | ReleaseGpus) -> None:
+    def obey(self, lease: LeaseGpus | ReleaseGpus) -> None:
         """Start to wait for GPUs, return them, or stop waiting."""
-        match order:
+        match lease:
             case LeaseGpus(number):
                 try:
-                    self._claims[number] = self._waiting[number] = _claim(order)
+                    self._claims[number] = self._waiting[number] = _claim(lease)
                 except (ValueError, OSError, pytest.UsageError) as error:
                     self._answers.append(GpusLeased(number, (), str(error)))
             case ReleaseGpus(number):
@@ -70,7 +70,7 @@ class Leases:
             claim.close()
 
 
-def _claim(order: LeaseGpus) -> PendingLease:
+def _claim(lease: LeaseGpus) -> PendingLease:
     return PendingLease(
-        order.count, limit=order.limit, holder=order.holder, ranks_per_gpu=order.ranks_per_gpu
+        lease.count, limit=lease.limit, holder=lease.holder, ranks_per_gpu=lease.ranks_per_gpu
     )

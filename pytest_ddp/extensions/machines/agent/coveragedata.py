@@ -24,13 +24,13 @@ class CoverageData:
     def __init__(self) -> None:
         self._folder: SessionFolder | None = None
 
-    def redirected(self, measured: CoverageSettings | None) -> CoverageSettings | None:
+    def redirected(self, coverage: CoverageSettings | None) -> CoverageSettings | None:
         """The controller's settings with another data file."""
-        if measured is None:
+        if coverage is None:
             return None
         if self._folder is None:
             self._folder = SessionFolder()
-        return replace(measured, data_file=f"{self._folder.path}/{_NAME}")
+        return replace(coverage, data_file=f"{self._folder.path}/{_NAME}")
 
     def frames(self) -> Iterator[WireFrame]:
         """All files of data, which the coordinator writes beside those of node 0."""

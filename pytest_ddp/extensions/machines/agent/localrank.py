@@ -22,13 +22,13 @@ ever."""
 class LocalRank:
     """The launcher's descriptors of a rank, without the launcher's decisions."""
 
-    def __init__(self, order: StartRank) -> None:
-        self.serial = order.serial
-        self.environment = order.environment
+    def __init__(self, start: StartRank) -> None:
+        self.serial = start.serial
+        self.environment = start.environment
         """The torchrun variables that were last sent to it."""
         self.channel, self.theirs = Channel.pair()
         self.files = RankFiles()
-        self._streams = Streams(order.rank, order.world.world_size)
+        self._streams = Streams(start.rank, start.world.world_size)
         out, err, log = self._streams.sources
         self._log = socket.socket(fileno=os.dup(log.fileno()))
         self._outputs = out.fileno(), err.fileno()

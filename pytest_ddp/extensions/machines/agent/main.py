@@ -28,18 +28,18 @@ def main(role: dict[str, Any]) -> NoReturn:
     sys.exit(live(role["node"], role["address"], role["port"], secret.encode()))
 
 
-def be_agent(engine: Torchrun) -> int:
+def be_agent(torchrun: Torchrun) -> int:
     """Run the agent of a node other than 0 until pytest ends there; return its exit code."""
     users_secret = os.environ.pop(SECRET, "")
     for name in (*PLACE_VARIABLES, *LAUNCHER_VARIABLES):
         # These describe the launcher's processes, not the ranks.
         os.environ.pop(name, None)
     try:
-        address, port, secret = engine.find(users_secret)
+        address, port, secret = torchrun.find(users_secret)
     except (OSError, RuntimeError) as error:
-        return complain(engine.node, f"node 0 did not publish the address of pytest: {error}")
-    place = engine.node, address, port, secret
-    return live(*place, nodes=engine.nodes, spread=engine.spread)
+        return complain(torchrun.node, f"node 0 did not publish the address of pytest: {error}")
+    place = torchrun.node, address, port, secret
+    return live(*place, nodes=torchrun.nodes, spread=torchrun.spread)
 
 
 def live(

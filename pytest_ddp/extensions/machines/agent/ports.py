@@ -29,16 +29,18 @@ class Ports:
         self._listening[number] = listening
         return number
 
-    def of_start(self, order: StartRank) -> AbstractContextManager[tuple[int, ...]]:
+    def of_start(self, start: StartRank) -> AbstractContextManager[tuple[int, ...]]:
         """The descriptor by which a rank 0 serves from its start on; empty for other ranks.
 
         The user's code may create its process group at import, as under torchrun.
         """
-        return self._given(order.environment, order.world.keeps_group and order.rank == 0)
+        return self._given(start.environment, start.world.keeps_group and start.rank == 0)
 
-    def of_test(self, rank: LocalRank, order: RunTest) -> AbstractContextManager[tuple[int, ...]]:
+    def of_test(
+        self, rank: LocalRank, run_test: RunTest
+    ) -> AbstractContextManager[tuple[int, ...]]:
         """The descriptor for a rank 0 that has not got it with an earlier order; else empty."""
-        rank.environment |= order.environment
+        rank.environment |= run_test.environment
         return self._given(rank.environment, rank.environment["RANK"] == "0")
 
     @contextmanager

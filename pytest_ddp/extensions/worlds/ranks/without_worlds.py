@@ -26,7 +26,7 @@ class WithoutWorlds:
 
 
 def attributes() -> dict[str, object]:
-    """Those of the fixture, by name."""
+    """Return the attributes of the fixture, by name."""
     return {
         "across_worlds": WithoutWorlds("ddp.across_worlds"),
         "carry": WithoutWorlds("ddp.carry"),

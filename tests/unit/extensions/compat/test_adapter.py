@@ -13,17 +13,17 @@ from pytest_ddp.protocol.host_messages import Json
 class Talks(Adapter):
     plugin = "talks"
 
-    def tell(self, config: pytest.Config) -> Json:
+    def test_ended(self, config: pytest.Config) -> Json:
         return {"said": 1}
 
-    def hear(self, item: pytest.Item, told: Mapping[int, Json]) -> str:
+    def findings(self, item: pytest.Item, told: Mapping[int, Json]) -> str:
         return f"heard {dict(told)}"
 
 
 class Breaks(Talks):
     plugin = "breaks"
 
-    def tell(self, config: pytest.Config) -> Json:
+    def test_ended(self, config: pytest.Config) -> Json:
         raise AttributeError("renamed")
 
 
