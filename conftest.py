@@ -46,7 +46,7 @@ EXHAUSTIVE = (
     *(
         f"tests/acceptance/extensions/test_core_alone.py::test_tests_of_the_core_pass[{name}/"
         for name in (
-            *("cleanup", "devices", "ends", "habits", "hangs", "plugins", "pools"),
+            *("cleanup", "conformance", "devices", "ends", "habits", "hangs", "plugins", "pools"),
             *("startup", "terminal", "verdict"),
         )
     ),

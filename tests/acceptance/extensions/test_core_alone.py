@@ -14,6 +14,7 @@ from tests.environment import without_outer_run
 ROOT = Path(__file__).parents[3]
 OF_THE_CORE = (
     "cleanup/test_umask.py",
+    "conformance/test_conformance_suggest.py",
     "devices/test_backends.py",
     "ends/test_crash_locator.py",
     "habits/test_ordinary_tests.py",
@@ -25,7 +26,7 @@ OF_THE_CORE = (
     "verdict/test_verdict_collectives.py",
 )
 """Acceptance tests that use no extension, a file of each folder."""
-OF_EXTENSIONS = {"ci", "conformance", "extensions", "inner"}
+OF_EXTENSIONS = {"ci", "extensions", "inner"}
 """Folders of acceptance tests that use extensions in all files, or have no tests."""
 ALONE = """
 from tests.acceptance.suite import Suite
