@@ -13,8 +13,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from fidelity.races.exploring import Exploration
 from fidelity.races.records import Program, programs
-from fidelity.races.table import Effort, Row, page, row
+from fidelity.races.table import Effort, Row, accused, explorations, page, row
 from fidelity.races.truth import truth
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "races.md"
@@ -41,13 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     if given.truth:
         mistakes += sum(not _is_proved(program) for program in chosen)
     if given.table:
-        effort = Effort(given.sessions, given.replays)
-        rows = [_shown(row(program, effort)) for program in chosen]
-        made = page(rows)
-        print(made)
-        if given.write:
-            write(made)
-        mistakes += sum(not one.is_right for one in rows)
+        mistakes += _compared(chosen, Effort(given.sessions, given.replays), write_it=given.write)
     return 1 if mistakes else 0
 
 
@@ -60,12 +55,30 @@ def _is_proved(program: Program) -> bool:
     return found.is_proved
 
 
-def _shown(found: Row) -> Row:
-    """Print the texts of a program that was not judged as it should be."""
-    print(f"{found.program.name}: {'right' if found.is_right else 'WRONG'}", file=sys.stderr)
-    if not found.is_right:
-        print(*(one.text for one in found.explored), sep="\n", file=sys.stderr, flush=True)
-    return found
+def _compared(chosen: Sequence[Program], effort: Effort, *, write_it: bool) -> int:
+    """Print the table, and the texts of what was not judged as it should be; how many were not."""
+    mistakes = 0
+    rows: list[Row] = []
+    for race in (program for program in chosen if program.is_race):
+        rows.append(row(race, effort))
+        if not rows[-1].is_right:
+            mistakes += 1
+            _tell(race.name, rows[-1].explored)
+    legal = [program for program in chosen if not program.is_race]
+    explored = explorations(legal, effort) if legal else []
+    if accused(explored):
+        mistakes += len(accused(explored))
+        _tell(", ".join(accused(explored)), explored)
+    made = page(rows, explored)
+    print(made)
+    if write_it:
+        write(made)
+    return mistakes
+
+
+def _tell(names: str, explored: Sequence[Exploration]) -> None:
+    texts = [one.text for one in explored]
+    print(f"not as it should be: {names}", *texts, sep="\n", file=sys.stderr, flush=True)
 
 
 def write(made: str) -> None:

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fidelity.races.records import Program
-from fidelity.races.running import Session, session
+from fidelity.races.running import session
 
 RUNS = 20
 """At most, for one test."""
 
 FOUND = re.compile(r"schedule (\d+) of \d+")
 """In the text of a failure: the number of the run that failed."""
-REPLAY = re.compile(r"Replay: --ddp-schedule='([^']+)'")
+REPLAY = re.compile(r"Replay:\s+--ddp-schedule='([^']+)'")
 UNSTABLE = re.compile(r"fails in (\d+) of (\d+) runs without a hold")
 BOUNDED = re.compile(r"(\d+) (?:of \d+ )?holds? ended by (?:its|their|the|a) bound")
 """In the summary: how many holds ended by time."""
@@ -27,15 +27,14 @@ UNDECIDED = re.compile(r"(\d+) undecided|undecided: (\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    """What one session with ``--ddp-explore`` said of one program."""
+    """What one session with ``--ddp-explore`` said of the programs that it explored."""
 
-    program: str
-    outcome: str
-    """Of its tests: failed if one of them did."""
+    outcomes: dict[str, str]
+    """By the name of a program; failed if one of its tests did."""
     schedule: int
-    """The number of the run that failed; 0 if none did."""
+    """The number of the run that failed first; 0 if none did."""
     replay: str
-    """What the failure gives to ``--ddp-schedule``."""
+    """What the first failure gives to ``--ddp-schedule``."""
     bounded: int
     holds: int
     undecided: int
@@ -46,23 +45,25 @@ class Exploration:
     @property
     def is_found(self) -> bool:
         """Whether a failure under a hold was reported."""
-        return self.outcome == "failed" and bool(self.replay)
+        return "failed" in self.outcomes.values() and bool(self.replay)
 
 
-def explore(program: Program, cache: Path) -> Exploration:
-    """Explore a program in a session of its own.
+def explore(programs: Sequence[Program], cache: Path) -> Exploration:
+    """Explore programs of one kind in a session of their own.
 
     Raises:
         RuntimeError: the session has not come to its end.
     """
     began = time.monotonic()
-    found = _session(program, [f"--ddp-explore={RUNS}", "-v", "-o", f"cache_dir={cache}"])
+    explored = ["-v", f"--ddp-explore={RUNS}", "-o", f"cache_dir={cache}"]
+    found = session([program.path for program in programs], explored)
     seconds = time.monotonic() - began
-    outcomes = {run.outcome for run in found.runs}
-    outcome = next((one for one in ("failed", "passed", "skipped") if one in outcomes), "none")
+    outcomes = {program.name: "did not run" for program in programs}
+    for run in found.runs:
+        if outcomes[run.program] != "failed":
+            outcomes[run.program] = run.outcome
     return Exploration(
-        program.name,
-        outcome,
+        outcomes,
         _number(FOUND, found.output),
         (REPLAY.findall(found.output) or [""])[0],
         _number(BOUNDED, found.output),
@@ -76,12 +77,8 @@ def explore(program: Program, cache: Path) -> Exploration:
 def replays(program: Program, schedule: str, cache: Path | None) -> bool:
     """Whether a schedule fails again, in a session of its own; ``cache`` is None without one."""
     kept = ["-p", "no:cacheprovider"] if cache is None else ["-o", f"cache_dir={cache}"]
-    found = _session(program, [f"--ddp-schedule={schedule}", *kept])
+    found = session([program.path], [f"--ddp-schedule={schedule}", *kept])
     return any(run.outcome == "failed" for run in found.runs)
-
-
-def _session(program: Program, arguments: Sequence[str]) -> Session:
-    return session([program.path], arguments)
 
 
 def _number(pattern: re.Pattern[str], text: str) -> int:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -30,7 +30,7 @@ class Effort:
 
 @dataclass(slots=True)
 class Row:
-    """What was seen of one program."""
+    """What was seen of one race."""
 
     program: Program
     explored: list[Exploration]
@@ -40,35 +40,51 @@ class Row:
 
     @property
     def is_right(self) -> bool:
-        """Whether every session found the race and every replay failed, or accused nothing."""
-        if not self.program.is_race:
-            return all(one.outcome != "failed" for one in self.explored)
+        """Whether every session found the race, and every replay failed."""
         return all(one.is_found for one in self.explored) and all(self.replayed)
 
 
-def row(program: Program, effort: Effort) -> Row:
-    """Explore a program, and if it is a race replay it and try the other ways.
+def row(race: Program, effort: Effort) -> Row:
+    """Explore a race, replay it, and try the other ways.
 
     Raises:
         RuntimeError: a session has not come to its end.
     """
     with tempfile.TemporaryDirectory() as folder:
-        explored = []
-        for number in range(effort.sessions):
-            with busy(1 < effort.sessions == number + 1):
-                explored.append(explore(program, Path(folder) / str(number)))
-        made = Row(program, explored)
-        if not program.is_race:
-            return made
-        made.points = points(program)
-        found = next((number for number, one in enumerate(explored) if one.is_found), None)
+        made = Row(race, _explored([race], effort, Path(folder)), points(race))
+        found = next((number for number, one in enumerate(made.explored) if one.is_found), None)
         if found is not None:
-            made.replayed = list(
-                _replayed(program, explored[found].replay, Path(folder) / str(found), effort)
-            )
+            schedule, cache = made.explored[found].replay, Path(folder) / str(found)
+            made.replayed = list(_replayed(race, schedule, cache, effort))
         for way in WAYS:
-            made.attempts[way] = attempt(program, way, explored[0].seconds)
+            made.attempts[way] = attempt(race, way, made.explored[0].seconds)
         return made
+
+
+def explorations(legal: Sequence[Program], effort: Effort) -> list[Exploration]:
+    """Explore all legal programs, in one session of each kind.
+
+    Raises:
+        RuntimeError: a session has not come to its end.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        return _explored(legal, effort, Path(folder))
+
+
+def accused(explored: Sequence[Exploration]) -> list[str]:
+    """The legal programs that failed, or did not run, in a session."""
+    right = ("passed", "skipped")
+    outcomes = [pair for one in explored for pair in one.outcomes.items()]
+    return sorted({name for name, outcome in outcomes if outcome not in right})
+
+
+def _explored(programs: Sequence[Program], effort: Effort, folder: Path) -> list[Exploration]:
+    """Sessions with a cache each, of which the last of several is beside busy processes."""
+    explored = []
+    for number in range(effort.sessions):
+        with busy(1 < effort.sessions == number + 1):
+            explored.append(explore(programs, folder / str(number)))
+    return explored
 
 
 def _replayed(program: Program, schedule: str, cache: Path, effort: Effort) -> Iterator[bool]:
@@ -92,10 +108,8 @@ def busy(is_busy: bool) -> Iterator[None]:
             process.wait()
 
 
-def page(rows: list[Row]) -> str:
-    """The tables of races and of legal programs, and what they come to."""
-    races = [one for one in rows if one.program.is_race]
-    legal = [one for one in rows if not one.program.is_race]
+def page(races: Sequence[Row], legal: Sequence[Exploration]) -> str:
+    """The table of races, what was said of legal programs, and what both come to."""
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "pytest"))
     lines = [f"{datetime.date.today()}, {versions}, {os.cpu_count()} cores.", ""]
     if races:
@@ -109,20 +123,26 @@ def page(rows: list[Row]) -> str:
             "",
         ]
     if legal:
+        names = ", ".join(_words(name) for name in accused(legal)) or "none"
+        undecided = sum(one.undecided for one in legal)
+        seconds = ", ".join(f"{one.seconds:.0f}" for one in legal)
         lines += [
-            "| legal program | ranks | sessions | accused | undecided |",
-            "|---|--:|--:|--:|--:|",
-            *map(_legal, legal),
+            f"Of {len(legal[0].outcomes)} legal programs in {len(legal)} sessions ({seconds} s), "
+            f"accused: {names}; undecided: {undecided}.",
             "",
         ]
-    every = [one for one_row in rows for one in one_row.explored]
+    every = [*(one for each in races for one in each.explored), *legal]
     bounded, holds = sum(one.bounded for one in every), sum(one.holds for one in every)
     lines += [f"{bounded} of {holds} holds ended by time.", ""]
     return "\n".join(lines)
 
 
+def _words(name: str) -> str:
+    return name.removeprefix("test_").replace("_", " ")
+
+
 def _race(one: Row) -> str:
-    name = one.program.name.removeprefix("test_").replace("_", " ")
+    name = _words(one.program.name)
     if one.program.source.startswith("https://"):
         name = f"[{name}]({one.program.source.partition(',')[0]})"
     found = ", ".join(str(each.schedule) if each.is_found else "none" for each in one.explored)
@@ -133,19 +153,12 @@ def _race(one: Row) -> str:
     return f"| {name} | {cells} |"
 
 
-def _legal(one: Row) -> str:
-    name = one.program.name.removeprefix("test_").replace("_", " ")
-    accused = sum(each.outcome == "failed" for each in one.explored)
-    undecided = sum(each.undecided for each in one.explored)
-    return f"| {name} | {one.program.ranks} | {len(one.explored)} | {accused} | {undecided} |"
-
-
-def _sums(races: list[Row]) -> list[str]:
+def _sums(races: Sequence[Row]) -> list[str]:
     many = [one for one in races if one.program.has_many_points]
     return [_sum("races", races), *([_sum("races among many points", many)] if many else [])]
 
 
-def _sum(what: str, races: list[Row]) -> str:
+def _sum(what: str, races: Sequence[Row]) -> str:
     explored = sum(one.explored[0].is_found for one in races)
     ways = [f"{way} {sum(one.attempts[way].is_found for one in races)}" for way in WAYS]
     return f"Of {len(races)} {what} in equal time: explored {explored}, {', '.join(ways)}."

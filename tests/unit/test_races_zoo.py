@@ -12,7 +12,7 @@ from fidelity.races.exploring import FOUND, REPLAY, Exploration
 from fidelity.races.records import Program, programs
 from fidelity.races.rivals import Attempt
 from fidelity.races.running import PROGRAMS
-from fidelity.races.table import Row, page
+from fidelity.races.table import Row, accused, page
 from fidelity.races.truth import planned
 
 PROGRAM = """\
@@ -99,10 +99,12 @@ def test_a_find_is_read_from_the_text() -> None:
     )
     assert FOUND.findall(text) == ["4"]
     assert REPLAY.findall(text) == ["1@open:best.ckpt#1"]
+    long = text.replace("Replay: ", "Replay:\n  ")
+    assert REPLAY.findall(long) == ["1@open:best.ckpt#1"]
 
 
 def explored(**changes: object) -> Exploration:
-    found = Exploration("test_a", "failed", 4, "1@open:a#1", 1, 50, 0, 9.6, "")
+    found = Exploration({"test_a": "failed"}, 4, "1@open:a#1", 1, 50, 0, 9.6, "")
     return replace(found, **changes)  # type: ignore[arg-type]
 
 
@@ -115,21 +117,32 @@ def race(*found: Exploration, replayed: bool = True) -> Row:
 
 def test_a_row_is_right_if_the_race_is_found_and_replayed_each_time() -> None:
     assert race(explored(), explored()).is_right
-    assert not race(explored(), explored(outcome="passed")).is_right
+    assert not race(explored(), explored(outcomes={"test_a": "passed"})).is_right
     assert not race(explored(replay="")).is_right
     assert not race(explored(), replayed=False).is_right
-    legal = Program("test_b", 3, False)
-    assert Row(legal, [explored(outcome="skipped")]).is_right
-    assert not Row(legal, [explored()]).is_right
+
+
+def test_a_legal_program_that_fails_or_does_not_run_is_told() -> None:
+    outcomes = {
+        "test_b": "passed",
+        "test_c": "skipped",
+        "test_d": "failed",
+        "test_e": "did not run",
+    }
+    assert accused([explored(outcomes={"test_b": "passed"}), explored(outcomes=outcomes)]) == [
+        "test_d",
+        "test_e",
+    ]
 
 
 def test_the_table_has_what_was_found() -> None:
-    legal = Row(Program("test_b", 3, False), [explored(outcome="passed", undecided=2)])
-    made = page([race(explored(), explored(outcome="passed", bounded=0)), legal])
+    legal = explored(outcomes={"test_b": "passed", "test_d": "failed"}, undecided=2)
+    missed = explored(outcomes={"test_a": "passed"}, bounded=0)
+    made = page([race(explored(), missed)], [legal])
     assert (
         "| [a](https://a/b) | 2 | 120 | 4, none | 10, 10 | 6 of 6 | none of 9 | run 3 | none of 7 |"
     ) in made
-    assert "| b | 3 | 1 | 0 | 2 |" in made
+    assert "Of 2 legal programs in 1 sessions (10 s), accused: d; undecided: 2." in made
     assert "2 of 150 holds ended by time." in made
     assert (
         "Of 1 races among many points in equal time: explored 1, count 0, random sleeps 1, "
