@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from ddp_conformance import TrainLoop, UndecidedError
+from ddp_conformance.determinism.mutants.moving_mutants import Moves
 from ddp_conformance.determinism.mutants.part_mutants import ReadsByItself
 from ddp_conformance.framework.registry import all_checks
 
-RESUMES = frozenset({"resumes"})
+RESUMES = frozenset({"resumes", "resumes_elsewhere"})
 
 
 def check_of(guarantee: str, subject: TrainLoop) -> None:
@@ -20,6 +24,48 @@ class SavesAtTheEndAlone(ReadsByItself):
 
     def save_on_the_way(self) -> None:
         return
+
+
+class SavesNothing(ReadsByItself):
+    """Has no checkpoint at the end of its leg."""
+
+    def save(self, path: Path) -> None:
+        return
+
+
+class BeginsAnew(ReadsByItself):
+    """Opens no checkpoint."""
+
+    def read(self, path: Path) -> Any:
+        return self.content()
+
+
+class ReadsACopy(Moves):
+    """Goes on from what it has written beside its checkpoint."""
+
+    def save(self, path: Path) -> None:
+        super().save(path)
+        super().save(path.with_suffix(".copy"))
+
+    def read(self, path: Path) -> Any:
+        return super().read(path.with_suffix(".copy"))
+
+
+@pytest.mark.ddp(world_size=2)
+@pytest.mark.parametrize("guarantee", ["DET-06", "DET-07"])
+def test_a_loop_that_saves_nothing(guarantee: str) -> None:
+    with pytest.raises(UndecidedError, match=r"left nothing at the path of Leg\.save$"):
+        check_of(guarantee, TrainLoop(SavesNothing, RESUMES))
+
+
+@pytest.mark.ddp(world_size=2)
+@pytest.mark.parametrize("guarantee", ["DET-06", "DET-07"])
+@pytest.mark.parametrize("make", [BeginsAnew, ReadsACopy])
+def test_a_loop_that_does_not_open_its_checkpoint(
+    make: type[ReadsByItself], guarantee: str
+) -> None:
+    with pytest.raises(UndecidedError, match="goes on as well without any file of its checkpoint"):
+        check_of(guarantee, TrainLoop(make, RESUMES))
 
 
 @pytest.mark.ddp(world_size=2)

@@ -3,12 +3,12 @@
 A loop is run whole, once more, in parts that are saved and resumed, and by one process
 alone. It finds other random states in every run and on every rank, so that results differ
 if they depend on a state that the loop does not seed or restore. What checkpoints hold is checked
-in :mod:`.checkpoint_checks`.
+in :mod:`.elsewhere` and :mod:`.checkpoint_checks`.
 """
 
 from __future__ import annotations
 
-from ddp_conformance.determinism import checkpoint_checks, judge
+from ddp_conformance.determinism import checkpoint_checks, elsewhere, judge
 from ddp_conformance.determinism.runs import (
     SIZE,
     beside_one,
@@ -122,6 +122,7 @@ CHECKS = (
     Check(DET_03, KINDS, find_lost_states, needs=RESUMES),
     Check(DET_04, KINDS, find_other_losses, needs=frozenset({"global_batch"})),
     Check(DET_05, KINDS, find_bad_seeds),
+    elsewhere.CHECK,
     *checkpoint_checks.CHECKS,
     Check(MEM_05, KINDS, find_foreign_memory, needs=frozenset({"gpu"})),
     Check(MEM_06, KINDS, find_shared_modules),

@@ -14,7 +14,7 @@ class LoopStep(Record):
 
     run: str
     """Which of several runs: ``whole``, ``again``, ``epoch end``, ``mid-epoch``, ``alone``,
-    ``saving``. Of a run that was saved and resumed both parts have one name."""
+    ``saving``, ``without FILE``. Of a run that was saved and resumed both parts have one name."""
     epoch: int
     ids: tuple[int, ...]
     """The samples of this rank."""
@@ -61,6 +61,23 @@ class LoopSaved(Record):
     where: str
     """The field of the leg, such as ``save_at[1]``."""
     files: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoopRaised(Record):
+    """A run that may be refused was: the loop raised."""
+
+    run: str
+    error: str
+    """The exception with its type, and the place it came from."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopRounding(Record):
+    """How far rounding moves the final parameters of one process."""
+
+    distances: tuple[tuple[str, float], ...]
+    """By name, the largest norm of a difference."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,12 +27,17 @@ REORDERED = 1e-5
 """Relative difference, of the norm, where a sum over ranks was taken in another order."""
 
 
-def judge_same_run(history: History, other: str, tolerance: float = 0.0) -> tuple[Violation, ...]:
-    """Run ``other`` has the steps of the whole run, in order, and ends with its parameters.
+def judge_same_run(
+    history: History, other: str, tolerance: float = 0.0, *, like: str = "whole"
+) -> tuple[Violation, ...]:
+    """Run ``other`` has the steps of run ``like``, in order, and ends with its parameters.
 
     Parameters are compared to the last bit, unless a tolerance is given.
     """
-    return (*_same_steps(history, other), *_same_parameters(history, other, tolerance))
+    return (
+        *_same_steps(history, other, like),
+        *same_parameters(history, other, "end", like, tolerance),
+    )
 
 
 def judge_resumption(history: History, other: str) -> tuple[Violation, ...]:
@@ -44,13 +49,13 @@ def judge_resumption(history: History, other: str) -> tuple[Violation, ...]:
     the order of the sum. Two ranks have only one: a + b is b + a.
     """
     rebuilt = any(isinstance(record, RebuildsBuckets) for record in history)
-    reordered = rebuilt and len(_steps(history, "whole")) > 2
+    reordered = rebuilt and len(steps_of(history, "whole")) > 2
     return judge_same_run(history, other, REORDERED if reordered else 0.0)
 
 
 def judge_random_states(history: History, other: str) -> tuple[Violation, ...]:
     """Each random generator of each rank gives the same numbers in both runs."""
-    whole, again = _steps(history, "whole"), _steps(history, other)
+    whole, again = steps_of(history, "whole"), steps_of(history, other)
     return (
         *(
             Violation(f"{other}: rank {rank}, step {place}: {text}", epoch)
@@ -71,7 +76,7 @@ def judge_same_losses(history: History, tolerance: float) -> tuple[Violation, ..
     return tuple(
         Violation(f"rank {rank} reports {_loss(got)}, one process alone {_loss(right)}", epoch)
         for epoch in sorted(alone.keys() | {epoch for epoch, _ in whole})
-        for rank in _ranks(history)
+        for rank in ranks_of(history)
         for got, right in [(whole.get((epoch, rank)), alone.get(epoch))]
         if not _near(got, right, tolerance)
     )
@@ -108,7 +113,7 @@ def judge_held_modules(history: History) -> tuple[Violation, ...]:
 def judge_own_device(history: History) -> tuple[Violation, ...]:
     """Each rank allocates on its own GPU alone; and on that one it does."""
     memory = [record for record in history if isinstance(record, DeviceMemory)]
-    idle = set(_ranks(history)) - {m.rank for m in memory if m.allocated}
+    idle = set(ranks_of(history)) - {m.rank for m in memory if m.allocated}
     return (
         *(
             Violation(f"rank {m.rank} of GPU {m.own} allocated {m.allocated} bytes on {m.device}")
@@ -120,12 +125,12 @@ def judge_own_device(history: History) -> tuple[Violation, ...]:
     )
 
 
-def _ranks(history: History) -> list[int]:
+def ranks_of(history: History) -> list[int]:
     """All ranks with a record, also those without a step."""
     return sorted({record.rank for record in history})
 
 
-def _steps(history: History, run: str) -> dict[int, list[LoopStep]]:
+def steps_of(history: History, run: str) -> dict[int, list[LoopStep]]:
     steps: defaultdict[int, list[LoopStep]] = defaultdict(list)
     for record in history:
         if isinstance(record, LoopStep) and record.run == run:
@@ -133,8 +138,8 @@ def _steps(history: History, run: str) -> dict[int, list[LoopStep]]:
     return dict(sorted(steps.items()))
 
 
-def _same_steps(history: History, other: str) -> Iterator[Violation]:
-    whole, again = _steps(history, "whole"), _steps(history, other)
+def _same_steps(history: History, other: str, like: str) -> Iterator[Violation]:
+    whole, again = steps_of(history, like), steps_of(history, other)
     if not whole:
         yield Violation("the loop made no step")
     for rank in sorted(whole.keys() | again.keys()):
@@ -151,21 +156,25 @@ def _place(step: LoopStep | None) -> str:
     return "nothing" if step is None else f"samples {list(step.ids)} in epoch {step.epoch}"
 
 
-def _same_parameters(history: History, other: str, tolerance: float) -> Iterator[Violation]:
-    ends = {
+def same_parameters(
+    history: History, other: str, when: str, like: str, tolerance: float = 0.0
+) -> Iterator[Violation]:
+    """At its begin, or its end, run ``other`` has the parameters of run ``like`` on each rank."""
+    verb, adjective = {"begin": ("begins", "initial"), "end": ("ends", "final")}[when]
+    found = {
         (r.run, r.rank): {sketch.name: sketch for sketch in r.sketches}
         for r in history
-        if isinstance(r, LoopParameters) and r.when == "end"
+        if isinstance(r, LoopParameters) and r.when == when
     }
-    for rank in _ranks(history):
-        wanted, got = ends.get(("whole", rank)), ends.get((other, rank))
+    for rank in ranks_of(history):
+        wanted, got = found.get((like, rank)), found.get((other, rank))
         if wanted is None or got is None:
-            yield Violation(f"{other}: rank {rank} reports no final parameters")
+            yield Violation(f"{other}: rank {rank} reports no {adjective} parameters")
             continue
         names = [*wanted, *(name for name in got if name not in wanted)]
         different = [n for n in names if not _same(wanted.get(n), got.get(n), tolerance)]
         if different:
-            yield Violation(f"{other}: rank {rank} ends with another {different[0]}")
+            yield Violation(f"{other}: rank {rank} {verb} with another {different[0]}")
 
 
 def _same(one: Sketch | None, other: Sketch | None, tolerance: float) -> bool:
@@ -202,7 +211,7 @@ def _unequal_starts(history: History) -> Iterator[Violation]:
         if isinstance(record, LoopParameters) and (record.run, record.when) == ("whole", "begin")
     }
     first = min(starts, default=0)
-    for rank in sorted(set(_ranks(history)) - starts.keys()):
+    for rank in sorted(set(ranks_of(history)) - starts.keys()):
         yield Violation(f"rank {rank} reports no initial parameters")
     for rank, start in sorted(starts.items()):
         if start != starts[first]:
@@ -210,13 +219,13 @@ def _unequal_starts(history: History) -> Iterator[Violation]:
 
 
 def _repeated_samples(history: History, size: int, terms: Terms) -> Iterator[Violation]:
-    steps = _steps(history, "whole")
+    steps = steps_of(history, "whole")
     if not steps:
         yield Violation("the loop made no step")
     epochs = sorted({step.epoch for own in steps.values() for step in own})
     if "endless" in terms.traits and "replacement" not in terms.traits:
         batches = {rank: [step.ids for step in own] for rank, own in steps.items()}
-        text = uneven_passes(batches, size, terms.copies, _loosely(size, terms, len(steps)))
+        text = uneven_passes(batches, size, terms.copies, loosely(size, terms, len(steps)))
         yield from [Violation(f"{text}: no common order")] if text else []
         return
     for epoch in epochs:
@@ -224,11 +233,11 @@ def _repeated_samples(history: History, size: int, terms: Terms) -> Iterator[Vio
             rank: [index for step in own if step.epoch == epoch for index in step.ids]
             for rank, own in steps.items()
         }
-        for text in _unshared(shares, size, terms, len(_ranks(history))):
+        for text in _unshared(shares, size, terms, len(ranks_of(history))):
             yield Violation(f"{text}: no common order", epoch)
 
 
-def _loosely(size: int, terms: Terms, world_size: int) -> Allowance:
+def loosely(size: int, terms: Terms, world_size: int) -> Allowance:
     """Padding repeats fewer than there are ranks, declared or not; it may as well be dropped."""
     groups = terms.members(size)
     surplus = sum(max(world_size - 1, terms.allowed(len(g), world_size).surplus) for g in groups)
@@ -250,13 +259,13 @@ def _unshared(
     copies = terms.copies
     repeated = {i: ranks for i, ranks in sorted(owners.items()) if len(ranks) > copies}
     surplus = sum(len(ranks) - copies for ranks in repeated.values())
-    if surplus > _loosely(size, terms, world_size).surplus:
+    if surplus > loosely(size, terms, world_size).surplus:
         index, ranks = next(iter(repeated.items()))
         yield f"{surplus} samples are repeated, index {index} by {ranks_in_words(ranks)}"
 
 
 def _equal_draws(history: History) -> Iterator[Violation]:
-    firsts = [own[0] for own in _steps(history, "whole").values()]
+    firsts = [own[0] for own in steps_of(history, "whole").values()]
     for one, other in combinations(firsts, 2):
         for name, value in one.draws:
             if dict(other.draws).get(name) == value:

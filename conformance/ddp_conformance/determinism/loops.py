@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from pathlib import Path
@@ -23,6 +24,7 @@ from ddp_conformance.determinism.history import (
     HeldModule,
     LoopLoss,
     LoopParameters,
+    LoopRaised,
     LoopStep,
     RebuildsBuckets,
     Sketch,
@@ -33,6 +35,7 @@ from ddp_conformance.framework.case import Case
 from ddp_conformance.framework.digests import digest_of
 from ddp_conformance.framework.history import Record
 from ddp_conformance.framework.ranks import Ranks, gpu_of
+from ddp_conformance.framework.recording import describe
 from pytest_ddp.rank.equality import is_dtensor
 
 LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK")
@@ -94,13 +97,65 @@ class Notes:
             self.records.append(HeldModule(self._rank, path, trained, changed, altered))
 
 
+class KeepsTheEnd(Notes):
+    """A watch that keeps the final parameters as they are."""
+
+    def __init__(self, rank: int, run: str) -> None:
+        super().__init__(rank, run)
+        self.tensors: dict[str, Tensor] = {}
+
+    def end(self, model: nn.Module) -> None:
+        super().end(model)
+        named = [*model.named_parameters(), *model.named_buffers()]
+        self.tensors = {name: whole_tensor(tensor).double().clone() for name, tensor in named}
+
+
 def run_leg(subject: TrainLoop, case: Case, run: str, leg: Leg, turn: int) -> list[Record]:
     """Call the loop once, with random states that differ from those of other calls and ranks."""
-    nemesis.scatter(f"turn {turn} of a loop", case.rank)
     notes = Notes(case.rank, run)
+    _call(subject, case, leg, turn, notes)
+    return notes.records
+
+
+def try_leg(
+    subject: TrainLoop, case: Case, run: str, leg: Leg, turn: int, tell: Callable[[bool], None]
+) -> list[Record]:
+    """As :func:`run_leg`, for a call that the loop may refuse by an exception or an exit code.
+
+    Args:
+        tell: called with whether it has raised; in the handler of the exception, so that a hang of
+            peers that go on is told with it.
+    """
+    notes = Notes(case.rank, run)
+    try:
+        _call(subject, case, leg, turn, notes)
+    except _refusals() as error:
+        if isinstance(error, SystemExit) and not error.code:
+            raise
+        notes.records.append(LoopRaised(case.rank, run, describe(error)))
+        tell(True)
+    else:
+        tell(False)
+    return notes.records
+
+
+def _refusals() -> tuple[type[BaseException], ...]:
+    """Those of torch's checkpoints are no ``Exception``."""
+    api = sys.modules.get("torch.distributed.checkpoint.api")
+    return (Exception, SystemExit, *([api.CheckpointException] if api else []))
+
+
+def final_parameters(subject: TrainLoop, case: Case, leg: Leg, turn: int) -> dict[str, Tensor]:
+    """Those of one process in float64, and its buffers, by name; empty if none are reported."""
+    notes = KeepsTheEnd(case.rank, "rounding")
+    _call(subject, case, leg, turn, notes)
+    return notes.tensors
+
+
+def _call(subject: TrainLoop, case: Case, leg: Leg, turn: int, notes: Notes) -> None:
+    nemesis.scatter(f"turn {turn} of a loop", case.rank)
     with notes.block, wrapping_followed(notes), followed(notes.changes):
         subject.make(case, leg, notes)
-    return notes.records
 
 
 @contextmanager

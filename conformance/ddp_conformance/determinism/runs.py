@@ -13,6 +13,7 @@ from ddp_conformance.determinism.loops import (
     device_memory,
     memory_in_use,
     run_leg,
+    try_leg,
 )
 from ddp_conformance.determinism.subjects import Leg, TrainLoop
 from ddp_conformance.framework.case import Case
@@ -55,6 +56,48 @@ class LoopOnRanks:
         self._group.begin_try()
         return on_all(self._ranks, lambda: run_leg(self._subject, self._case, run, leg, turn))
 
+    def attempt(self, run: str, leg: Leg, turn: int) -> list[Record]:
+        """The same for a call that ranks may refuse; a rank that raises is waited for by none."""
+        self._group.begin_try()
+        raised: list[bool] = []
+
+        def tell(own: bool) -> None:
+            raised.extend(self._ranks.gather(own))
+
+        records = try_leg(self._subject, self._case, run, leg, turn, tell)
+        if any(raised):
+            self._group.give_up()
+        return records
+
+
+class LoopAlone:
+    """A loop on rank 0 by itself; all ranks call the methods, and wait for it."""
+
+    def __init__(self, subject: TrainLoop, case: Case, ranks: Ranks) -> None:
+        self._subject = subject
+        self._case = Case(case.size, 0, 1, case.directory, case.num_workers)
+        self._ranks = ranks
+
+    def run(self, run: str, leg: Leg, turn: int) -> list[Record]:
+        """Call it; the others have no records."""
+
+        def act() -> list[Record]:
+            if self._ranks.rank != 0:
+                return []
+            with alone():
+                return run_leg(self._subject, self._case, run, leg, turn)
+
+        return on_all(self._ranks, act)
+
+    def attempt(self, run: str, leg: Leg, turn: int) -> list[Record]:
+        """The same for a call that it may refuse."""
+        records: list[Record] = []
+        if self._ranks.rank == 0:
+            with alone():
+                records = try_leg(self._subject, self._case, run, leg, turn, lambda raised: None)
+        self._ranks.gather(None)
+        return records
+
 
 def repeated(subject: TrainLoop, case: Case, ranks: Ranks) -> Iterator[Record]:
     """Run the loop from the first epoch to the last, twice."""
@@ -89,11 +132,7 @@ def in_two(loop: LoopOnRanks, path: Path, run: str, leg: Leg, last: int) -> Iter
 def beside_one(subject: TrainLoop, case: Case, ranks: Ranks) -> Iterator[Record]:
     """All ranks together, then rank 0 by itself; a group of one does for both at world size 1."""
     yield from LoopOnRanks(subject, case, ranks).run("whole", Leg(EPOCHS), turn=1)
-    if case.rank == 0:
-        single = Case(case.size, 0, 1, case.directory, case.num_workers)
-        with alone():
-            records = run_leg(subject, single, "alone", Leg(EPOCHS), turn=5)
-        yield from records
+    yield from LoopAlone(subject, case, ranks).run("alone", Leg(EPOCHS), turn=5)
 
 
 def parts_of(subject: TrainLoop) -> tuple[str, ...]:

@@ -42,6 +42,12 @@ class GroupOfTries:
         if self._backend and not all(self._ranks.gather(self.is_whole())):
             self.renew()
 
+    def give_up(self) -> None:
+        """After a try that raised on some rank, where peers may have operations under way; every
+        rank calls it."""
+        if self._backend:
+            self.renew()
+
     def renew(self) -> None:
         """End what this rank has left of it, and make it anew; every rank calls it."""
         if left := groups():

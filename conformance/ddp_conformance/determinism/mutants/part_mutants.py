@@ -36,7 +36,7 @@ class Loop:
         self.epoch = self.step = 0
         self.loss = 0.0
         if leg.resume is not None:
-            self.load(torch.load(leg.resume, "cpu", weights_only=False))
+            self.load(self.read(leg.resume))
         watch.begin(self.model, self.dataset)
         self.save_on_the_way()
         self.train()
@@ -90,16 +90,24 @@ class Loop:
 
     def batches(self) -> list[list[int]]:
         """The steps of this epoch: this rank's share of each."""
-        order, ws = self.order(), self.case.world_size
-        starts = range(0, len(order), GLOBAL_BATCH)
-        return [order[start : start + GLOBAL_BATCH][self.case.rank :: ws] for start in starts]
+        order, ws, batch = self.order(), self.case.world_size, self.global_batch()
+        starts = range(0, len(order), batch)
+        return [order[start : start + batch][self.case.rank :: ws] for start in starts]
+
+    def batches_left(self) -> list[list[int]]:
+        """From where this epoch stands."""
+        return self.batches()[self.step :]
+
+    def global_batch(self) -> int:
+        """Samples of a step over all ranks."""
+        return GLOBAL_BATCH
 
     def loader(self) -> Iterator[Any]:
         """What is left of this epoch."""
         return iter(
             DataLoader(
                 self.dataset,
-                batch_sampler=self.batches()[self.step :],
+                batch_sampler=self.batches_left(),
                 num_workers=self.case.num_workers,
                 # The loader draws a seed for its workers; not from the rank's own generator,
                 # or a resumed epoch, which draws once more, would go on from another state.
@@ -127,7 +135,7 @@ class Loop:
     def update(self, index: Tensor) -> None:
         """One step. The gradient is that of the mean over all ranks' samples."""
         losses = self.losses(index)
-        in_step = min(GLOBAL_BATCH, self.case.size - self.step * GLOBAL_BATCH)
+        in_step = self.samples_in_step()
         self.optimizer.zero_grad()
         (losses.sum() * self.case.world_size / in_step).backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
@@ -135,13 +143,20 @@ class Loop:
         self.step += 1
         self.watch.step(self.epoch, index.tolist())
 
+    def samples_in_step(self) -> int:
+        """Over all ranks."""
+        return min(self.global_batch(), self.case.size - self.step * self.global_batch())
+
     def losses(self, index: Tensor) -> Tensor:
         """Of each sample."""
-        index = index.to(self.device())
-        inputs = torch.stack([(index * 7 % 11) / 11, (index * 5 % 13) / 13], 1)
+        inputs = self.inputs(index.to(self.device()))
         wanted = inputs.sum(1, keepdim=True) ** 2
         losses: Tensor = ((self.model(inputs) - wanted) ** 2).squeeze(1)
         return losses
+
+    def inputs(self, index: Tensor) -> Tensor:
+        """Of each sample."""
+        return torch.stack([(index * 7 % 11) / 11, (index * 5 % 13) / 13], 1)
 
     def mean_loss(self) -> float:
         """Of the epoch, over all ranks."""
@@ -165,7 +180,7 @@ class Loop:
 
     def content(self) -> dict[str, Any]:
         """Of a checkpoint."""
-        own = {"rng": random_states(), "loss": self.loss}
+        own = self.own()
         everyone = [own]
         if dist.is_initialized():
             everyone = [own] * self.case.world_size
@@ -178,13 +193,25 @@ class Loop:
             "ranks": everyone,
         }
 
+    def own(self) -> dict[str, Any]:
+        """What each rank has of its own."""
+        return {"rng": random_states(), "loss": self.loss}
+
+    def read(self, path: Path) -> Any:
+        """The content of a checkpoint."""
+        return torch.load(path, "cpu", weights_only=False)
+
     def load(self, content: Any) -> None:
         """Restore the state of a checkpoint."""
-        own = content["ranks"][self.case.rank]
+        own = self.own_of(content["ranks"])
         self.model.load_state_dict(content["model"])
         self.optimizer.load_state_dict(content["optimizer"])
         self.epoch, self.step, self.loss = content["epoch"], content["step"], own["loss"]
         restore(own["rng"])
+
+    def own_of(self, ranks: Any) -> Any:
+        """What this rank has saved of its own."""
+        return ranks[self.case.rank]
 
 
 class ReadsByItself(Loop):
