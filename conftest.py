@@ -27,9 +27,6 @@ EXHAUSTIVE = (
     *(f"tests/reference/{name}/test_program.py" for name in ("resnet", "training", "windows")),
     "tests/reference/training/test_moving.py::test_a_checkpoint_moves_between_all",
     "tests/reference/training/test_ranks.py",
-    # Both of what two ranks test one by one; a loop that DDP and FSDP2 run.
-    "conformance/model/test_reference.py::test_sharded_and_split",
-    "conformance/lifecycle/test_reference_training.py::test_split",
     # These need minutes or the package index; `make release` runs them as well.
     *(f"tests/release/test_{name}.py" for name in ("clean_install", "sdist")),
     # These need build/zoo: plugins of other projects, installed beside the environment.

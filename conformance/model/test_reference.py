@@ -131,9 +131,11 @@ SUBJECTS = [
     TrainStep(operator_ddp_accumulating, TRAITS | {"accumulates"}),
     TrainStep(operator_fsdp2_accumulating, TRAITS | {"accumulates"}),
 ]
-SPLIT = TrainStep(operator_tp, TRAITS - {"reduces_once"})
+SPLIT = [
+    TrainStep(operator_tp, {"buffers", "decides"}),
+    TrainStep(operator_fsdp2_tp_accumulating, {"accumulates", "buffers", "decides"}),
+]
 """MOD-10 cannot be judged: all gradients are DTensors."""
-SHARDED_AND_SPLIT = TrainStep(operator_fsdp2_tp_accumulating, SPLIT.traits | {"accumulates"})
 
 
 @parametrize_with_checks(SUBJECTS, world_size=(1, 2, 4), share_ranks=True)
@@ -141,12 +143,6 @@ def test_reference(subject: Subject, check: BoundCheck) -> None:
     check(subject)
 
 
-@parametrize_with_checks([SPLIT], world_size=(2, 4), share_ranks=True)
+@parametrize_with_checks(SPLIT, world_size=(2, 4), share_ranks=True)
 def test_split(subject: Subject, check: BoundCheck) -> None:
-    check(subject)
-
-
-@parametrize_with_checks([SHARDED_AND_SPLIT], world_size=(4,), share_ranks=True)
-def test_sharded_and_split(subject: Subject, check: BoundCheck) -> None:
-    """On two ranks it is one of both."""
     check(subject)
