@@ -69,6 +69,7 @@ def table(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _median(runs: Sequence[Mapping[str, Any]], kind: str) -> float:
-    return statistics.median(
+    seconds: list[float] = [
         run["seconds"] - run.get("hold", 0.0) for run in runs if run["kind"] == kind
-    )
+    ]
+    return statistics.median(seconds)

@@ -13,7 +13,9 @@ Pure. A thing is a kind and a name. These kinds have rules of their own:
   source (:data:`FROM_ANY`); without one, nothing in it conflicts. With one, two sends conflict and
   two receives do, but not a send and a receive, since messages wait for receives.
 
-Any other kind, such as ``key``, ``lock`` or the user's own, is a thing without a rule.
+Any other kind, such as ``key``, ``lock`` or the user's own, is a thing without a rule. What waits
+for a thing, as ``store.get`` does for a key, takes the token of that name in its next event, and
+uses the thing then.
 """
 
 from __future__ import annotations
@@ -77,7 +79,7 @@ def conflicts(threads: Sequence[Events]) -> list[Conflict]:
     threads = sorted((events for events in threads if events), key=lambda events: events[0].thread)
     order = Order(threads)
     found: dict[tuple[_Moment, _Moment], tuple[int, _Use, _Use]] = {}
-    for lines in _things(threads):
+    for lines in _things(threads, order):
         for line in lines.values():
             for use in line:
                 for other in _next_in_conflict(use, lines, order):
@@ -111,7 +113,7 @@ _Line: TypeAlias = tuple[int, str, bool, bool]
 whether it receives from any."""
 
 
-def _things(threads: Sequence[Events]) -> Iterator[dict[_Line, list[_Use]]]:
+def _things(threads: Sequence[Events], order: Order) -> Iterator[dict[_Line, list[_Use]]]:
     """The uses of each thing that can conflict, by lines."""
     things: defaultdict[str, defaultdict[_Line, list[_Use]]] = defaultdict(
         lambda: defaultdict(list)
@@ -120,18 +122,27 @@ def _things(threads: Sequence[Events]) -> Iterator[dict[_Line, list[_Use]]]:
         repeats: Counter[tuple[Access, str, str, int]] = Counter()
         communications = 0
         for number, event in enumerate(events):
-            communications += bool(event.gives or event.takes)
+            communications += order.is_ordered(event)
             for place, access in enumerate(_accesses(event)):
                 repeat = access, event.point, event.site, communications
                 repeats[repeat] += 1
                 if repeats[repeat] <= _KEPT_REPEATS:
-                    spot, from_any = Spot(thread, number), access.verb == FROM_ANY
+                    spot = Spot(thread, number + _waits_for(events, number, access))
+                    from_any = access.verb == FROM_ANY
                     line = thread, event.site or event.point, access.changes, from_any
                     use = _Use(event, access, place, spot, (event.at, spot))
                     things[access.thing][line].append(use)
     for thing, lines in things.items():
         if _kind_of(thing) != "mailbox" or any(from_any for *_, from_any in lines):
             yield lines
+
+
+def _waits_for(events: Events, number: int, access: Access) -> bool:
+    """Whether an event's use of a thing ends with the next event, which takes the token of that
+    name: ``store.get`` of a key reads it when it was set."""
+    return not access.changes and any(
+        access.thing in after.takes for after in events[number + 1 : number + 2]
+    )
 
 
 def _accesses(event: Event) -> Iterator[Access]:

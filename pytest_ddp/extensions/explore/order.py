@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pytest_ddp.extensions.explore.run_events import Events
+from pytest_ddp.extensions.explore.run_events import Event, Events
 
 
 class Spot(NamedTuple):
@@ -27,6 +27,8 @@ class Order:
     def __init__(self, threads: Sequence[Events]) -> None:
         self._clocks: list[list[tuple[int, ...]]] = [[] for _ in threads]
         givers = _givers(threads)
+        taken = {token for events in threads for event in events for token in event.takes}
+        self._tokens = givers.keys() & taken
         # A thread waits at an event for a giver that has no clock yet.
         waiting: defaultdict[Spot, list[int]] = defaultdict(list)
         ready = deque(range(len(threads)))
@@ -49,6 +51,10 @@ class Order:
                 before = [givers[token] for token in event.takes if token in givers]
                 known = [giver for giver in before if giver.event < settled[giver.thread]]
                 self._clocks[thread].append(self._clock(thread, known))
+
+    def is_ordered(self, event: Event) -> bool:
+        """Whether an event gives or takes a token that orders something."""
+        return not self._tokens.isdisjoint((*event.gives, *event.takes))
 
     def _has_clock(self, spot: Spot) -> bool:
         return spot.event < len(self._clocks[spot.thread])

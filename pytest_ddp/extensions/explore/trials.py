@@ -4,7 +4,7 @@ Runs show conflicts. For each, the thread that came first is held at its point, 
 comes before it. The holds come in this order:
 
 1. for each kind of conflict once;
-2. for each kind again, with another thread held or at the other line;
+2. for each kind again, with another thread held, at the other line, or at another operation;
 3. each started thread at its begin, then each rank at the test's begin;
 4. for each kind its last occurrence;
 5. two holds: one that was tried, and one of a conflict of that run; then two begins. By turns with
@@ -58,11 +58,18 @@ class Exploration:
                 self._conflicts[pair] = conflict
                 if any(known.has_in_order(*pair[::-1]) for known in self._runs):
                     self._done.add(pair)
-        tried = {each.schedule for each in self._runs}
+        plain = self._plain_holds()
+        # What only a held run reaches is tried with that run's hold.
+        tried = {
+            hold
+            for each in self._runs
+            for hold in each.schedule
+            if len(each.schedule) == 1 or hold not in plain
+        }
         self._done.update(
             pair
             for pair, conflict in self._conflicts.items()
-            if run.has_turned(*pair) or (_hold(conflict),) in tried
+            if run.has_turned(*pair) or _hold(conflict) in tried
         )
 
     def next_schedule(self) -> Schedule | None:
@@ -183,10 +190,10 @@ class Exploration:
                 if schedule and (still_turned or is_new):
                     same = run.schedule[0].point, conflict.kind
                     one_thread = len({hold.thread for hold in schedule}) == 1
-                    rated.append((one_thread, occurrences[same], schedule))
+                    rated.append((one_thread, not conflict.is_direct, occurrences[same], schedule))
                     occurrences[same] += 1
         # sorted() keeps the order of what is equal, here that of the runs.
-        yield from (schedule for *_, schedule in sorted(rated, key=lambda each: each[:2]))
+        yield from (schedule for *_, schedule in sorted(rated, key=lambda each: each[:-1]))
         begins = self._begins()
         if len(begins) > 2:
             yield from itertools.permutations(begins, 2)
@@ -238,12 +245,14 @@ class _HeldRun:
         )
 
 
-_View: TypeAlias = tuple[RankThread, str]
-"""From where a conflict of a kind is tried: the held thread, and its line."""
+_View: TypeAlias = tuple[RankThread, str, str, str]
+"""From where a conflict of a kind is tried: the held thread, its line, and what both threads do
+there, since a line may call a library that does many things."""
 
 
 def _view(conflict: Conflict) -> _View:
-    return conflict.held.thread, conflict.first.site
+    first, second = (event.point.partition(":")[0] for event in conflict[:2])
+    return conflict.held.thread, conflict.first.site, first, second
 
 
 def _hold(conflict: Conflict) -> Hold:

@@ -103,10 +103,11 @@ def held_phase(hold: Hold) -> str:
 
 def conflict_text(conflict: Conflict) -> str:
     """What two threads do with one thing."""
-    first, second = conflict.first, conflict.second
+    use, other_use = conflict.use, conflict.other_use
+    again = _thing(other_use) if other_use.thing.startswith("mailbox ") else "it"
     return (
-        f"{_does(first, conflict.use, _thing(conflict.use))}; "
-        f"{_does(second, conflict.other_use, _thing_again(conflict))}; nothing orders the two"
+        f"{_does(conflict.first, use, _thing(use))}; "
+        f"{_does(conflict.second, other_use, again)}; nothing orders the two"
     )
 
 
@@ -183,7 +184,9 @@ def _thread(thread: RankThread) -> str:
 
 def _does(event: Event, use: Access, thing: str) -> str:
     site = f" at {event.site}" if event.site else ""
-    return f"{_thread(event.thread)} {use.verb} {thing}{site}"
+    # A folder is changed by what makes or removes something in it.
+    entry = "an entry of " if use.changes and use.thing.startswith("folder ") else ""
+    return f"{_thread(event.thread)} {use.verb} {entry}{thing}{site}"
 
 
 def _thing(use: Access) -> str:
@@ -193,16 +196,12 @@ def _thing(use: Access) -> str:
             return "rank"
         case "mailbox":
             return name.removeprefix("of ")
+        case "folder" if name == ".":
+            return "the folder ."
         case "file" | "entry" | "folder":
             return _shortened(name)
         case _:
             return f"{kind} {_shortened(name)}"
-
-
-def _thing_again(conflict: Conflict) -> str:
-    if conflict.use.thing.startswith("mailbox ") or conflict.use.thing == "folder .":
-        return _thing(conflict.other_use)
-    return "it"
 
 
 def _shortened(name: str, longest: int = _LONGEST_NAME) -> str:

@@ -67,6 +67,10 @@ class World:
         assert name not in self.files
         self.files[name] = ""
 
+    def makes_again(self, name: str, line: str) -> Generator[Point, None, None]:
+        yield Point(f"mkdir:{name}", line, (_entry(name, changes=True, verb="makes"),))
+        self.files[name] = ""
+
     def removes(self, name: str, line: str) -> Generator[Point, None, None]:
         yield Point(f"remove:{name}", line, (_entry(name, changes=True, verb="removes"),))
         del self.files[name]

@@ -134,6 +134,20 @@ def test_what_is_no_point_is_tried_at_the_last_point_before_it() -> None:
     assert (conflict.first, conflict.held) == (ends, point)
 
 
+def test_what_waits_for_a_key_uses_it_when_it_is_set() -> None:
+    gets = event(1, 1, "get:k", uses=[reads("k", "key")])
+    got = event(1, 3, takes=["key k"])
+    sets = event(0, 2, "set:k", uses=[changes("k", "key", "sets")], gives=["key k"])
+    assert not found(gets, got, sets)
+    # Set twice, it may be either value.
+    again = sets._replace(at=2.5, number=2)
+    assert [c.held for c in found(gets, got, sets, again)] == [gets]
+    early = sets._replace(at=0)
+    assert [c.held for c in found(gets, got, early, again)] == [early, gets]
+    # A read that does not wait may come before.
+    assert found(gets._replace(point="check:k"), sets)
+
+
 def test_nothing_is_tried_where_no_hold_lets_the_other_come_first() -> None:
     """Held before the barrier, rank 1 keeps rank 0 from its barrier as well."""
     *events, rank_1_ends = barrier(1, 1)
@@ -152,8 +166,20 @@ def test_of_a_poll_the_first_and_the_second_round_count() -> None:
     # Between other points as well, but not after communication.
     others = [event(1, e.at + 0.5, "stat:b", e.number, uses=[reads("b", "entry")]) for e in poll]
     assert [c.held.number for c in found(*sorted([*poll, *others]), makes)] == [1, 2]
-    message = event(1, 4.2, takes=["message"])
-    assert [c.held.number for c in found(*sorted([*poll, message]), makes)] == [1, 2, 5, 6]
+    sends, receives = event(2, 0, gives=["message"]), event(1, 4.2, takes=["message"])
+    with_message = sorted([*poll, receives])
+    assert [c.held.number for c in found(sends, *with_message, makes)] == [1, 2, 5, 6]
+    assert [c.held.number for c in found(*with_message, makes)] == [1, 2]
+
+
+def test_a_poll_of_a_counter_is_no_communication() -> None:
+    """All add to it, so what one has added orders nothing."""
+    poll = [
+        event(1, at, "add:n", at, uses=[changes("n", "key", "adds to")], gives=["key n"])
+        for at in range(1, 9)
+    ]
+    adds = event(0, 10, "add:n", uses=[changes("n", "key", "adds to")], gives=["key n"])
+    assert [c.held.number for c in found(*poll, adds)] == [1, 2]
 
 
 def test_clocks_that_differ_a_little_turn_no_order_around() -> None:

@@ -284,6 +284,34 @@ def test_each_kind_comes_once_before_another_rank_is_held_for_any() -> None:
     assert schedules[4:7] == ["0@begin#1", "1@begin#1", "2@begin#1"]
 
 
+def test_what_a_line_does_in_a_library_is_tried_for_each_operation() -> None:
+    """The same two lines, whose calls remove and rename; then another file."""
+
+    def program(world: World) -> dict[RankThread | int, Thread]:
+        files = {"a": "", "b": "", "c": ""}
+        world.files.update(files)
+
+        def zero() -> Thread:
+            for number, file in enumerate(files):
+                yield from world.exists(file, "t.py:1")
+                yield from world.barrier(0, number)
+
+        def one() -> Thread:
+            for number, file in enumerate(files):
+                yield 0.1
+                if file == "b":
+                    yield from world.makes_again(file, "t.py:2")
+                else:
+                    yield from world.removes(file, "t.py:2")
+                yield from world.barrier(1, number)
+
+        return {0: zero(), 1: one()}
+
+    assert tried(program)[:5] == [
+        *("0@stat:a#1", "0@stat:b#1", "0@begin#1", "1@begin#1", "0@stat:c#1")
+    ]
+
+
 def test_two_holds_and_other_occurrences_come_by_turns() -> None:
     schedules = explore(unrelated(3, steps=5), 24).schedules
     first = [len(schedule) for schedule in schedules].index(2)
@@ -424,7 +452,11 @@ def test_what_only_a_late_begin_shows_is_tried_with_it() -> None:
 
         return {0: zero(), 1: one()}
 
-    assert tried(program) == ["0@begin#1", "1@begin#1", "1@begin#1+1@open:b#1"]
+    result = explore(program)
+    assert [schedule_text(schedule) for schedule in result.schedules] == [
+        *("0@begin#1", "1@begin#1", "1@begin#1+1@open:b#1")
+    ]
+    assert (result.exploration.kinds, result.exploration.open_kinds) == (1, 0)
 
 
 def test_passing_folders_is_tried_last_of_the_kinds() -> None:
@@ -435,6 +467,22 @@ def test_passing_folders_is_tried_last_of_the_kinds() -> None:
     exploration = Exploration()
     exploration.ran((), by_threads([first, makes, makes_too, opens]))
     assert exploration.next_schedule() == (Hold(RankThread(0), "mkdir:d", 1),)
+
+
+def test_passing_folders_is_paired_last() -> None:
+    def program(world: World) -> dict[RankThread | int, Thread]:
+        def rank(number: int) -> Thread:
+            yield 0.1 * number
+            yield from world.makes_again("d", "t.py:1")
+            yield from world.exists(f"d/{number}", "t.py:2")
+            yield from world.writes("a", "", "t.py:3")
+
+        return {number: rank(number) for number in range(2)}
+
+    assert tried(program) == [
+        *("0@mkdir:d#1", "0@begin#1", "1@begin#1"),
+        *("0@mkdir:d#1+1@open:a#1", "0@mkdir:d#1+1@stat:d/1#1"),
+    ]
 
 
 def test_a_test_with_one_thread_has_nothing_to_try() -> None:

@@ -97,9 +97,15 @@ def test_long_names_keep_their_ends_and_lines_their_width() -> None:
     ("one", "other", "text"),
     [
         (
-            reads("d", "folder"),
-            changes("d", "folder", "adds an entry to"),
-            "rank 1 reads d at a.py:1; thread 2 of rank 0 adds an entry to it at a.py:2",
+            Access("folder d", changes=False, verb="lists"),
+            changes("d", "folder", "makes"),
+            "rank 1 lists d at a.py:1; thread 2 of rank 0 makes an entry of it at a.py:2",
+        ),
+        (
+            changes(".", "folder", "removes"),
+            Access("folder .", changes=False, verb="lists"),
+            "rank 1 removes an entry of the folder . at a.py:1; thread 2 of rank 0 lists it at "
+            "a.py:2",
         ),
         (
             changes("n", "key", "adds to"),
