@@ -213,7 +213,7 @@ class Controller:
             self._messages.tell(rank, aside)
         if verdict.heading and attempt.problem:
             attempt = _failed(item, f"{verdict.heading}\n\n{attempt.problem}")
-        elif verdict.heading and attempt.outcome is not None:
+        elif (verdict.heading or verdict.closing) and attempt.outcome is not None:
             outcome = replace(attempt.outcome, heading=verdict.heading, closing=verdict.closing)
             attempt = self._merged(outcome)
         return self._shown(attempt)

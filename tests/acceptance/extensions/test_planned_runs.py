@@ -62,7 +62,8 @@ PLANS = """
 
     def second_counts(item):
         found = yield from runs(3)
-        return ItemVerdict(found[1], heading="fails in the second run; passes otherwise")
+        lines = "fails in the second run; passes otherwise", "Again: pytest -k second"
+        return ItemVerdict(found[1], *lines)
 
 
     def check(item):
@@ -95,6 +96,25 @@ PLANS = """
         found = [*(yield from runs(1)), *(yield from runs(1, isolate=True))]
         before, after = ({s["mine"]["pid"] for s in r.sent.values()} for r in found)
         return ItemVerdict(found[1], error=f"{before} {after}" if before & after else "")
+
+
+    def alters_ranks(item):
+        words = ["", "word", "word", "other", ""]
+        found = []
+        for word in words:
+            (result,) = yield from runs(1, alters=word)
+            found.append(frozenset(s["mine"]["pid"] for s in result.sent.values()))
+        plain, first, second, third, last = found
+        is_kept = plain == first == second
+        is_new = [not one & other for one, other in ((second, third), (third, last))]
+        ok = is_kept and all(is_new)
+        return ItemVerdict(result, error="" if ok else str(found))
+
+
+    def knows_its_launch(item, launch):
+        result = yield PlannedRun("only")
+        ok = (launch.world_size, launch.timeout, launch.devices) == (2, 77, None)
+        return ItemVerdict(result, error="" if ok else str(launch))
 
 
     def skips(item):
@@ -137,8 +157,10 @@ PLANS = """
             (item.config.rootpath / "closed.txt").write_text(item.name)
 
 
-    def pytest_ddp_plan_runs(item):
+    def pytest_ddp_plan_runs(item, launch):
         plan = getattr(item.function, "plan", None)
+        if plan == "knows_its_launch":
+            return RunPlan(knows_its_launch(item, launch))
         if plan is not None:
             return RunPlan(globals()[plan](item), reruns="driven" not in plan)
 """
@@ -212,6 +234,15 @@ TESTS = """
     def test_on_fresh_ranks():
         pass
 
+    @planned("alters_ranks")
+    def test_alters_ranks():
+        pass
+
+    @planned("knows_its_launch")
+    @pytest.mark.ddp(timeout=77)
+    def test_knows_its_launch():
+        pass
+
     @planned("skips")
     def test_skipped():
         pass
@@ -277,11 +308,15 @@ def test_a_heading_is_above_the_text_and_in_the_summary(run: Finished) -> None:
     assert failed.phase("call").message == heading
     assert failed.text.startswith(heading)
     assert "no. 1" in failed.text
+    assert failed.text.rstrip().endswith("\nAgain: pytest -k second")
 
 
 @pytest.mark.parametrize(
     "name",
-    ["test_sent", "test_is_as_new", "test_wide_fixture", "test_own", "test_on_fresh_ranks"],
+    [
+        *("test_sent", "test_is_as_new", "test_wide_fixture", "test_own", "test_on_fresh_ranks"),
+        *("test_alters_ranks", "test_knows_its_launch"),
+    ],
 )
 def test_a_run_is_an_attempt(run: Finished, name: str) -> None:
     assert run[name].verdict == "passed", run[name].text
