@@ -16,7 +16,7 @@ PACKAGE = ROOT / "pytest_ddp"
 
 _WHICH = (
     "a after answers b before begun came chosen counted current cut_off dead done earlier "
-    "ended expected far first found further here issued joined known last late leaving "
+    "ended expected far first found further held here issued joined known last late leaving "
     "left listening look looks lost made measured mine now of one open other others "
     "outside own peers plain reach recorded retired second sent started stopped stuck "
     "theirs to together total two unawaited unfinished unsent used waiting wanted wide "
@@ -30,7 +30,7 @@ _ROLES = {
     ),
     "a setting, by its option": (
         "EVERYWHERE:Setting REPORT:Setting _ADOPT:Setting _EXITS:Setting _FINDINGS:Setting "
-        "_PORTABLE:Setting"
+        "_PORTABLE:Setting _EXPLORE:Setting _SCHEDULE:Setting"
     ),
     "a key or table, by what it is for": (
         "_PLACE:TorchrunEnvironment _READERS:Transfer _lazy_init:TransparentWrapper"
@@ -52,7 +52,7 @@ _ROLES = {
     "an exception": ("error:Handled error:Raised"),
     "what a rank has issued, in order": (
         "histories:Issue history:Issue issues:NumberedOperation order:Message "
-        "ranks:FirstOperation ranks:Step threads:Step"
+        "ranks:FirstOperation ranks:Step threads:Events threads:Step"
     ),
     "the user's code that is looked at": (
         "cls:Class home:Module test:Function item:ScannedImport _places:Module"
@@ -61,13 +61,17 @@ _ROLES = {
         "_claims:PendingLease _pools:* by_rank:PortabilityFinding members:GroupCount "
         "phases:Passed provisions:Needs rank_doubt:Leak stages:Comparison "
         "subtests:TimedReport forms:Operation _ranks:Streams _processes:Watched "
-        "findings:CheckResult parts:RankPhase company:LiveResources"
+        "findings:CheckResult parts:RankPhase company:LiveResources lines:_Use "
+        "_by_ident:ThreadEvents names:Event _takes:Operation"
     ),
+    "what an access is to a conflict": "use:Access other_use:Access",
+    "a place of a hold, by the hold": "_sites:Hold sites:Hold",
     "a role": (
         "_holder:RankProcess _side:* _terminal:_Descriptors about:SpawnedRanks "
         "coordinator:Channel distance:Deviation module:Multiprocessing "
         "stand_in:Multiprocessing part:SelftestCase span:* stand:FinalState state:ProbedRank "
-        "what:TraceLine orders:RunRequests"
+        "what:TraceLine orders:RunRequests failed:RunResult givers:Spot _seen:_ThreadLook "
+        "turned:Conflict _stated:Wait"
     ),
 }
 """Other reasons, with names and their classes; a star stands for any class."""
