@@ -299,7 +299,9 @@ def _event(thread: RankThread, row: Sequence[Any]) -> Event:
 
 
 def _first_line(result: RunResult) -> str:
-    return next((first_line(message_of(each)) for each in result.reports if each.failed), "")
+    return next(
+        (first_line(message_of(each.longrepr)) for each in result.reports if each.failed), ""
+    )
 
 
 def _failed(result: RunResult) -> bool:

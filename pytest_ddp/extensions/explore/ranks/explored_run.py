@@ -9,14 +9,17 @@ from pytest_ddp import fixture
 from pytest_ddp.extensions.explore.ranks.board import Board
 from pytest_ddp.extensions.explore.ranks.file_points import FilePoints, watching_files
 from pytest_ddp.extensions.explore.ranks.holding import Holder, RankHold
-from pytest_ddp.extensions.explore.ranks.operation_points import OperationPoints
+from pytest_ddp.extensions.explore.ranks.operation_points import (
+    OperationPoints,
+    watching_operations,
+)
 from pytest_ddp.extensions.explore.ranks.paths import Paths
 from pytest_ddp.extensions.explore.ranks.recording import Recording
 from pytest_ddp.extensions.explore.ranks.resting import RestWatch
 from pytest_ddp.extensions.explore.ranks.store_points import watching_stores
 from pytest_ddp.extensions.explore.ranks.thread_points import watching_threads
 from pytest_ddp.rank.hooks import fixtures
-from pytest_ddp.rank.operations.stream import Needs, Operations
+from pytest_ddp.rank.operations.stream import Operations
 
 
 class ExploredRun:
@@ -51,8 +54,7 @@ class ExploredRun:
         self._undo.enter_context(watching_files(files))
         self._undo.enter_context(watching_stores(recording, operations))
         self._undo.enter_context(watching_threads(recording, sent["begin"]))
-        points = OperationPoints(recording, board)
-        self._undo.callback(operations.subscribe(points, Needs.CPP))
+        self._undo.enter_context(watching_operations(operations, OperationPoints(recording, board)))
 
     def begin(self) -> None:
         """The test begins, on this thread."""

@@ -7,9 +7,10 @@ such as the end of what C++ has issued, orders nothing.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections import Counter
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -18,6 +19,7 @@ import torch.distributed as dist
 from pytest_ddp.extensions.explore.ranks.board import Board, Field
 from pytest_ddp.extensions.explore.ranks.recording import Recording, Use
 from pytest_ddp.rank.operations.operation import Issuer, Operation
+from pytest_ddp.rank.operations.stream import Needs, Operations
 from pytest_ddp.rank.operations.table import NeedRule
 
 _OF_ALL = frozenset({"all_reduce", "all_gather", "reduce_scatter", "monitored_barrier"})
@@ -127,6 +129,42 @@ class OperationPoints:
         if operation.name == "send":
             return None if other is None else (own, other)
         return other, own
+
+
+class _CurrentPoints:
+    """Subscribed once in a rank, as the kernels that this needs take up to 20 ms to install; ranks
+    that have explored run no other tests."""
+
+    points: OperationPoints | None = None
+    is_subscribed = False
+
+    def before(self, operation: Operation) -> None:
+        if self.points is not None:
+            self.points.before(operation)
+
+    def returned(self, operation: Operation, work: Any, error: BaseException | None) -> None:
+        if self.points is not None:
+            self.points.returned(operation, work, error)
+
+    def waited(self, operation: Operation, error: BaseException | None) -> None:
+        if self.points is not None:
+            self.points.waited(operation, error)
+
+
+_current = _CurrentPoints()
+
+
+@contextlib.contextmanager
+def watching_operations(operations: Operations, points: OperationPoints) -> Iterator[None]:
+    """The points of operations are those of a run, in the block."""
+    if not _current.is_subscribed:
+        operations.subscribe(_current, Needs.CPP)
+        _current.is_subscribed = True
+    _current.points = points
+    try:
+        yield
+    finally:
+        _current.points = None
 
 
 _MONITORED = "monitored_barrier"

@@ -129,8 +129,7 @@ class RestWatch:
 
     def _look(self) -> None:
         board, waits = self._board, self._operations.waits()
-        board.put(Field.EXCHANGE, 0)
-        state, moved = State.RESTS, False
+        state, moved, exchange = State.RESTS, False, 0
         seen: dict[int, _ThreadLook] = {}
         native: set[int] = {kernels_number(self._thread)}
         for thread in threading.enumerate():
@@ -144,11 +143,14 @@ class RestWatch:
             has_run = before is None or before.ran != now.ran
             of_thread, is_steady = self._state(wait, now, has_run=has_run)
             moved |= has_run and not is_steady
+            if wait.kind is WaitKind.FIXTURE:
+                exchange = self._recording.exchanges
             state = min(state, of_thread)
         if self._others_run(native):
             state = State.COMPUTES
         self._seen = seen
         self._calm = self._calm + 1 if state is State.RESTS and not moved else 0
+        board.put(Field.EXCHANGE, exchange)
         board.put(Field.STATE, state)
         board.put(Field.CALM, self._calm)
         board.put(Field.LOOKS, board.get(board.rank, Field.LOOKS) + 1)
@@ -157,8 +159,6 @@ class RestWatch:
         """What a thread does, and whether it goes on to do that although it has run."""
         if now.polls or wait.kind in _POLLS_INSIDE:
             return State.RESTS, True
-        if wait.kind is WaitKind.FIXTURE:
-            self._board.put(Field.EXCHANGE, self._recording.exchanges)
         if wait.kind in _FOR_OTHERS:
             return State.COMPUTES if has_run else State.RESTS, False
         if wait.kind is WaitKind.POLL and not (has_run or wait.is_timed or _has_children()):
