@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import warnings
 from collections.abc import Callable, Iterator
@@ -10,13 +11,31 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from ddp_conformance import Callback, Case, Loader, Sampler, Subject, TrainStep, Writer
+from ddp_conformance import (
+    Callback,
+    Case,
+    Leg,
+    Loader,
+    Sampler,
+    Subject,
+    TrainLoop,
+    TrainStep,
+    Watch,
+    Writer,
+)
 from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_state_dict,
+    set_state_dict,
+)
 from torch.distributed.fsdp import fully_shard
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, get_worker_info
 
+from conformance.ecosystem.frame.loops import Loop, random_states, restore
 from conformance.ecosystem.frame.models import CentredNet, Net, evaluating, stepping, wrapped
 from conformance.ecosystem.frame.parts import Breach, Part, parametrize_with_parts
 from conformance.ecosystem.frame.writers import saved_by_rank_0
@@ -162,6 +181,64 @@ def saved_number(directory: Path) -> list[int]:
     return [int(torch.load(directory / "model.pt", weights_only=True)["number"])]
 
 
+# ---------------------------------------------------------------- loops
+
+
+class DcpLoop(Loop):
+    """Under FSDP2, with model and optimizer saved as torch's page on DCP has it."""
+
+    flatten = False
+
+    def wrapped(self, model: nn.Module) -> nn.Module:
+        return fully_shard(model) if dist.is_initialized() else model
+
+    def state(self) -> dict[str, Any]:
+        options = StateDictOptions(flatten_optimizer_state_dict=self.flatten)
+        model, optimizer = get_state_dict(self.model, self.optimizer, options=options)
+        position = torch.tensor([self.epoch, self.batches, self.steps])
+        states = pickle.dumps(random_states())
+        return {"model": model, "optimizer": optimizer, "position": position, "random": states}
+
+    def save(self, path: Any) -> None:
+        dcp.save(self.state(), checkpoint_id=path)
+
+    def load(self, path: Any) -> None:
+        state = self.state()
+        dcp.load(state, checkpoint_id=path)
+        options = StateDictOptions(flatten_optimizer_state_dict=self.flatten)
+        set_state_dict(
+            self.model,
+            self.optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+            options=options,
+        )
+        self.epoch, self.batches, self.steps = state["position"].tolist()
+        restore(pickle.loads(state["random"]), self.case)
+
+
+class FlatDcpLoop(DcpLoop):
+    """The optimizer's state by names, and not by numbers of groups."""
+
+    flatten = True
+
+
+def torch_dcp_loop(case: Case, leg: Leg, watch: Watch) -> None:
+    DcpLoop(case, leg, watch).run()
+
+
+def torch_flat_dcp_loop(case: Case, leg: Leg, watch: Watch) -> None:
+    FlatDcpLoop(case, leg, watch).run()
+
+
+MOVES = {"resumes", "resumes_mid_epoch", "resumes_elsewhere", "global_batch"}
+EARLY_STATE = Breach(
+    ("DET-08",),
+    "before the first step it makes one with gradients of zero, which Adam counts",
+    "torch/early_state.py",
+    "pytorch#164929",
+)
+
 PARTS = [
     Part(
         Sampler(torch_padding_sampler, {"pads", "shuffles"}),
@@ -241,6 +318,16 @@ PARTS = [
     Part(
         Writer(torch_dcp, {"published"}, records=saved_steps),
         "`torch.distributed.checkpoint.save(state, checkpoint_id=folder)`",
+    ),
+    Part(
+        TrainLoop(torch_dcp_loop, MOVES),
+        "`dcp.save` and `dcp.load` of `get_state_dict(model, optimizer)` under FSDP2",
+        [EARLY_STATE],
+    ),
+    Part(
+        TrainLoop(torch_flat_dcp_loop, MOVES),
+        "the same with `flatten_optimizer_state_dict=True`",
+        [EARLY_STATE],
     ),
     Part(
         Writer(torch_save, {"published", "replaces"}, records=saved_number),

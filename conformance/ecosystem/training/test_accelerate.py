@@ -1,16 +1,28 @@
-"""Accelerate's loaders, how it splits work, and what it saves."""
+"""Accelerate's loaders, how it splits work, what it saves, and a loop that resumes from it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from ddp_conformance import Case, Evaluation, Loader, Sampler, Subject, Writer
+from ddp_conformance import (
+    Case,
+    Evaluation,
+    Leg,
+    Loader,
+    Sampler,
+    Subject,
+    TrainLoop,
+    Watch,
+    Writer,
+)
 from ddp_conformance.metrics.subjects import sample_value
+from torch import nn
 from torch.utils.data import DataLoader
 
+from conformance.ecosystem.frame.loops import Loop
 from conformance.ecosystem.frame.models import Net
 from conformance.ecosystem.frame.parts import Breach, Part, parametrize_with_parts
 
@@ -92,6 +104,51 @@ def accelerate_save_state(case: Case) -> Callable[[int], None]:
     return save
 
 
+class AccelerateLoop(Loop):
+    """A model with dropout; the position is an object that Accelerate saves with the rest."""
+
+    def __init__(self, case: Case, leg: Leg, watch: Watch) -> None:
+        # One process trains on all ranks and alone, which Accelerate's states are not made for.
+        accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+        super().__init__(case, leg, watch)
+        config = accelerate.DataLoaderConfiguration(use_seedable_sampler=True, data_seed=0)
+        self.accelerator = accelerate.Accelerator(cpu=True, dataloader_config=config)
+        loader = DataLoader(
+            case.dataset, batch_size=BATCH, shuffle=True, num_workers=case.num_workers
+        )
+        self.model, self.optimizer, self.loader = self.accelerator.prepare(
+            self.model, self.optimizer, loader
+        )
+        self.accelerator.register_for_checkpointing(self)
+
+    def wrapped(self, model: nn.Module) -> nn.Module:
+        return nn.Sequential(model, nn.Dropout(0.2))
+
+    def batches_left(self) -> Iterator[tuple[Sequence[int], int]]:
+        self.loader.set_epoch(self.epoch)
+        for batch in self.accelerator.skip_first_batches(self.loader, self.batches):
+            indices = batch["index"].tolist()
+            yield indices, len(indices) * self.case.world_size
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "batches": self.batches, "steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        vars(self).update(state)
+
+    def save(self, path: Any) -> None:
+        self.accelerator.save_state(str(path))
+
+    def load(self, path: Any) -> None:
+        self.accelerator.load_state(str(path))
+
+
+def accelerate_loop(case: Case, leg: Leg, watch: Watch) -> None:
+    AccelerateLoop(case, leg, watch).run()
+
+
+BATCH = 4
+
 PARTS = [
     Part(
         Evaluation(accelerate_gather_for_metrics),
@@ -134,6 +191,25 @@ PARTS = [
         ],
     ),
     Part(Writer(accelerate_save_state), "`accelerator.save_state(folder)`"),
+    Part(
+        TrainLoop(accelerate_loop, {"pads", "resumes", "resumes_mid_epoch"}, batch_size=BATCH),
+        "`accelerator.save_state(folder)`, `load_state` and `skip_first_batches`",
+        [
+            Breach(
+                ("DET-02", "DET-03"),
+                "a resumed epoch makes an iterator more, which draws from the rank's own generator "
+                "after it was restored",
+                "accelerate/draws_of_the_rest.py",
+            ),
+            Breach(
+                ("DET-07",),
+                "a rank without its file of random states goes on from others, and says so in a "
+                "log record of level INFO",
+                "accelerate/random_states.py",
+                "accelerate#4283",
+            ),
+        ],
+    ),
 ]
 
 

@@ -15,10 +15,13 @@ from ddp_conformance import (
     Case,
     Evaluation,
     Guard,
+    Leg,
     Loader,
     Sampler,
     SamplerWrapper,
     Subject,
+    TrainLoop,
+    Watch,
     Writer,
 )
 from ddp_conformance.metrics.subjects import sample_value
@@ -40,6 +43,7 @@ from torchmetrics import MeanMetric
 
 from conformance.ecosystem.frame.parts import Breach, Part, parametrize_with_parts
 from conformance.ecosystem.training.lightning_fits import fitted
+from conformance.ecosystem.training.lightning_loops import resumed_fit
 
 if TYPE_CHECKING:
     from ddp_conformance.frontend.pytest_frontend import BoundCheck
@@ -253,6 +257,10 @@ def log_dir(writer: Logging) -> tuple[str]:
     return (writer.logger.log_dir,)
 
 
+def lightning_resumed_fit(case: Case, leg: Leg, watch: Watch) -> None:
+    resumed_fit(case, leg, watch)
+
+
 PADDED = Breach(
     ("SMP-03",),
     "the Trainer puts a DistributedSampler into a validation loader, which repeats samples",
@@ -364,6 +372,23 @@ PARTS = [
     Part(
         Writer(lightning_tensorboard_logger, {"tells_paths"}, records=logged_events, paths=log_dir),
         "`TensorBoardLogger(folder, version=0)`",
+    ),
+    Part(
+        TrainLoop(lightning_resumed_fit, {"pads", "resumes", "resumes_elsewhere"}, batch_size=4),
+        "`trainer.save_checkpoint(path)` after an epoch, and `trainer.fit(ckpt_path=path)`",
+        [
+            Breach(
+                ("DET-02",),
+                "with workers the first epoch after a resumption has the order of epoch 0",
+                "lightning/resumed_order.py",
+                "Lightning#21938",
+            ),
+            Breach(
+                ("DET-03",),
+                "a checkpoint has no random states",
+                "lightning/random_states.py",
+            ),
+        ],
     ),
     Part(
         Guard(lightning_rank_zero_only),

@@ -1,4 +1,4 @@
-"""Samplers of the Transformers Trainer."""
+"""Samplers of the Transformers Trainer, and the Trainer as a loop."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ddp_conformance import Case, Sampler, Subject
+from ddp_conformance import Case, Leg, Sampler, Subject, TrainLoop, Watch
 
-from conformance.ecosystem.frame.parts import Part, parametrize_with_parts
+from conformance.ecosystem.frame.parts import Breach, Part, parametrize_with_parts
 
 if TYPE_CHECKING:
     from ddp_conformance.frontend.pytest_frontend import BoundCheck
@@ -69,6 +69,12 @@ def transformers_dropping_length_grouped(case: Case) -> Any:
     return transformers_length_grouped(case, drop_last=True)
 
 
+def transformers_trainer(case: Case, leg: Leg, watch: Watch) -> None:
+    from conformance.ecosystem.training import transformers_loops
+
+    transformers_loops.trainer_fit(case, leg, watch)
+
+
 PARTS = [
     Part(Sampler(transformers_shard, {"pads"}), "`ShardSampler(dataset, batch_size=1)`"),
     Part(
@@ -90,6 +96,27 @@ PARTS = [
     Part(
         Sampler(transformers_dropping_length_grouped, {"drops", "shuffles"}, min_size=1),
         "`DistributedLengthGroupedSampler(batch_size=2, lengths=lengths, drop_last=True)`",
+    ),
+    Part(
+        TrainLoop(
+            transformers_trainer,
+            {"pads", "resumes", "resumes_mid_epoch", "resumes_elsewhere"},
+            batch_size=4,
+        ),
+        "`trainer.train(resume_from_checkpoint=folder)` with a folder of the Trainer",
+        [
+            Breach(
+                ("DET-06",),
+                "the position is a number of steps, of as many samples as there are ranks: on "
+                "another number of ranks it is another place and another epoch",
+                "transformers/position.py",
+            ),
+            Breach(
+                ("DET-07",),
+                "without `optimizer.pt` it goes on with a fresh optimizer, and says nothing",
+                "transformers/without_optimizer.py",
+            ),
+        ],
     ),
 ]
 
