@@ -85,7 +85,7 @@ def test_a_parameter_that_no_rank_goes_on_with_is_named() -> None:
     both_ends = (SAVED, replace(SAVED, name="expert"))
     saved[-1] = replace(saved[-1], sketches=both_ends)
     resumed = leg(TO_ALL.resumed, 2, AFTER, begin=SAVED)
-    lost = f"{TO_ALL.resumed}: no rank begins with a expert, which the run had"
+    lost = f"{TO_ALL.resumed}: no rank begins with expert, which the run had"
     assert texts([*saved, *resumed], TO_ALL, NOTHING) == [lost]
     begin = next(r for r in resumed if r.rank == 1 and getattr(r, "when", "") == "begin")
     resumed[resumed.index(begin)] = replace(begin, sketches=both_ends[1:])

@@ -156,7 +156,7 @@ def _other_begin(history: History, move: Move) -> Iterator[Violation]:
                 break
     lost = [name for name in saved if all(name not in begin for begin in begins.values())]
     if lost and begins:
-        yield Violation(f"{move.resumed}: no rank begins with a {lost[0]}, which the run had")
+        yield Violation(f"{move.resumed}: no rank begins with {lost[0]}, which the run had")
 
 
 def _together(history: History, run: str) -> list[tuple[int, tuple[int, ...]]]:
