@@ -89,7 +89,8 @@ class FilePoints:
 
     def _makes(self, path: Any, mode: int, folder: int = -1) -> None:
         name = self._paths.name(path, folder)
-        if name and name != ".":  # the test's own folder, which each rank makes unless it is there
+        # The test's own folder each rank makes, and looks for it if another one was faster.
+        if name and name != ".":
             self._point("mkdir", name, lambda: _entry(name, "makes"))
 
     def _lists(self, path: Any = None) -> None:
@@ -108,7 +109,8 @@ class FilePoints:
 
     def looks(self, path: Any, folder: Any, caller: str) -> None:
         """``os.stat`` or ``os.access`` is called."""
-        if name := self._paths.name(path, folder):
+        name = self._paths.name(path, folder)
+        if name and name != ".":
             uses: list[Use] = [(f"entry {name}", False, "looks for")]
             if caller not in _LOOKS:
                 uses.append((f"file {name}", False, "looks at"))

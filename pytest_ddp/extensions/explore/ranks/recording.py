@@ -170,6 +170,7 @@ class Recording:
         takes: Sequence[str] = (),
         *,
         communicates: bool = False,
+        has_line: bool = True,
     ) -> None:
         """The calling thread passes a point, after it was held there if the schedule wants that.
 
@@ -179,6 +180,7 @@ class Recording:
             gives: tokens; the same.
             takes: tokens.
             communicates: whether it is a collective, a message or an operation of the fixture.
+            has_line: whether a line of the test does it; none begins a thread.
         """
         events = self.own()
         if events is None:
@@ -186,7 +188,8 @@ class Recording:
         events.is_quiet = True
         try:
             with self.guarded:
-                self._pass(events, name, uses, gives, takes, communicates)
+                site = self._site() if has_line else ""
+                self._pass(events, name, site, uses, gives, takes, communicates)
         finally:
             events.is_quiet = False
 
@@ -194,6 +197,7 @@ class Recording:
         self,
         events: ThreadEvents,
         name: str,
+        site: str,
         uses: Callable[[], Iterable[Use]] | Sequence[Use],
         gives: Callable[[], Sequence[str]] | Sequence[str],
         takes: Sequence[str],
@@ -201,7 +205,6 @@ class Recording:
     ) -> None:
         events.counts[name] += 1
         number = events.counts[name]
-        site = self._site()
         self.on_point(events.number, name, number)
         used = [*(uses() if callable(uses) else uses)]
         given = gives() if callable(gives) else gives

@@ -40,7 +40,7 @@ def watching_threads(recording: Recording, begin: str) -> Iterator[None]:
     def run(self: Any, original: Any) -> None:
         vars(self).pop("run", None)
         recording.begin_thread(vars(self)[_NUMBER])
-        recording.point(begin, takes=token(self, "begins"))
+        recording.point(begin, takes=token(self, "begins"), has_line=False)
         try:
             original()
         finally:
