@@ -43,7 +43,7 @@ class NoisyMoves(Moves, Augments):
     """Adds noise to its samples, another one with another number of ranks."""
 
 
-class Refuses(Moves):
+class RefusesOtherRanks(Moves):
     """Goes on with as many ranks as have saved, and raises with others."""
 
     def own_of(self, ranks: Any) -> Any:
@@ -246,7 +246,7 @@ MUTANTS = (
 BENIGN_VARIANTS = (
     BenignVariant(TrainLoop(Moves, ALL), "the loop that the mutants are made of"),
     BenignVariant(TrainLoop(NoisyMoves, BY_STEP), "random states begin anew", SIZES),
-    BenignVariant(TrainLoop(Refuses, ALL), "refused by all ranks", SIZES),
+    BenignVariant(TrainLoop(RefusesOtherRanks, ALL), "refused by all ranks", SIZES),
     BenignVariant(TrainLoop(OrderOfTheRanks, BY_EPOCH), "an order of so many ranks", SIZES),
     BenignVariant(TrainLoop(InBfloat16, ALL, tolerance=0.1), "rounding that is measured", (2,)),
     BenignVariant(TrainLoop(DemandsItsNames, BY_EPOCH), "other names are refused", SIZES),
