@@ -234,7 +234,7 @@ def torch_flat_dcp_loop(case: Case, leg: Leg, watch: Watch) -> None:
 MOVES = {"resumes", "resumes_mid_epoch", "resumes_elsewhere", "global_batch"}
 EARLY_STATE = Breach(
     ("DET-08",),
-    "before the first step it makes one with gradients of zero, which Adam counts",
+    "before the first step `get_state_dict` makes one with gradients of zero, which Adam counts",
     "torch/early_state.py",
     "pytorch#164929",
 )

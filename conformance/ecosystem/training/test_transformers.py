@@ -107,8 +107,8 @@ PARTS = [
         [
             Breach(
                 ("DET-06",),
-                "the position is a number of steps, of as many samples as there are ranks: on "
-                "another number of ranks it is another place and another epoch",
+                "the position is a number of steps, and the samples of a step depend on the number "
+                "of ranks: on another one it is another place, and maybe another epoch",
                 "transformers/position.py",
             ),
             Breach(
