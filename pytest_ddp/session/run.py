@@ -145,7 +145,7 @@ def take_snapshot(
 #   failed          the clock: `_failed_at` + `_grace`             stopped by `_stop`
 #   stuck           `_wait`, in its next turn: `_explain`          stopped by `_stop`
 #   timed out       `look`, which sets `_expiry`                   stopped by `_stop`
-#   any of these    `_turns`, when a debugger takes the terminal   paused
+#   any of these    `_terminal_queue`, when a debugger takes the terminal   paused
 #                   the last `Ending`: `_open` is empty             over, also after `_stop`
 #   paused          `ReturnTerminal`, or the end of the rank        the state before
 #

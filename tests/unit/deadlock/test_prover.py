@@ -258,7 +258,7 @@ def test_table_has_every_rank_in_order() -> None:
     assert table == (
         RankLine(
             *(0, "waits", "call", "all_reduce #3 of the default group", "tests/test_made.py:13"),
-            *("0", 3),
+            *("0", 3, "all_reduce"),
         ),
         RankLine(1, "ended", "", "", ""),
         RankLine(2, "runs", "setup", "", "tests/test_made.py:7 in test_made"),

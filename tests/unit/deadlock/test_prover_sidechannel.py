@@ -26,7 +26,9 @@ def test_exchange_against_collective() -> None:
     assert hang.culprits == ()
     place = "/src/test_made.py:7 in test_made"
     assert hang.table[0] == RankLine(
-        0, "waits", "call", "ddp.gather #1", place, SIDE_CHANNEL, number=1
+        *(0, "waits", "call", "ddp.gather #1", place, SIDE_CHANNEL),
+        number=1,
+        operation="ddp.gather",
     )
 
 
