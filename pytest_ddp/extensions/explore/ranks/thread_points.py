@@ -12,6 +12,8 @@ from pytest_ddp.system.stdlib import threading
 
 _NUMBER = "_pytest_ddp_number"
 """The attribute of a thread that has its number."""
+_LIBRARIES = ("QueueFeederThread", "pytest-ddp", "tqdm")
+"""Beginnings of the names of threads that the standard library, we or tqdm start for a call."""
 
 
 @contextlib.contextmanager
@@ -31,7 +33,8 @@ def watching_threads(recording: Recording, begin: str) -> Iterator[None]:
 
     @functools.wraps(start)
     def starting(self: Any) -> None:
-        if recording.own() is not None and _NUMBER not in vars(self):
+        is_tests = recording.own() is not None and not self.name.startswith(_LIBRARIES)
+        if is_tests and _NUMBER not in vars(self):
             vars(self)[_NUMBER] = recording.new_number()
             self.run = functools.partial(run, self, self.run)
             recording.note(gives=token(self, "begins"))
