@@ -85,7 +85,9 @@ def _calling(
             uses: list[Use] = [(key, changes, verb) for key in keys]
             recording.point(f"{method}:{','.join(names)}", uses, keys if changes else ())
         if method not in _WAITS:
-            return original(store, *args, **kwargs)
+            # The answer of the store's server is under way: the kernel shows a thread that waits.
+            with operations.waiting_for(Wait(WaitKind.UNKNOWN)):
+                return original(store, *args, **kwargs)
         with operations.waiting_for(Wait(WaitKind.STORE, words=f"store.{method}")):
             result = original(store, *args, **kwargs)
         recording.note(takes=keys)

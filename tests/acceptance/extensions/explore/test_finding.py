@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -296,3 +302,76 @@ def test_what_failed_comes_first_next_time(explored: Finished, races: Suite) -> 
     assert "(schedule 2 of 8; 1 plain run passed)" in flat(again["test_removed_early"].text)
     if not UNDER_XDIST:
         assert "test_key" not in again
+
+
+SLOW_ANSWER = """
+    import os
+    import time
+    from pathlib import Path
+
+    import pytest
+    import torch.distributed as dist
+
+
+    @pytest.mark.ddp(world_size=2, timeout=60)
+    def test_slow_answer(ddp):
+        if ddp.rank == 0:
+            store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+            Path(os.environ["SERVER"]).write_text(str(store.port))
+        ddp.barrier()
+        if ddp.rank == 1:
+            store = dist.TCPStore("127.0.0.1", int(os.environ["SLOW_WAY"]), is_master=False)
+        ddp.barrier()
+        if ddp.rank == 0:
+            store.set("ready", "yes")
+        else:
+            time.sleep(0.4)
+            assert store.check(["ready"])
+        ddp.barrier()
+"""
+
+
+def test_a_hold_lasts_while_the_answer_of_a_store_is_under_way(
+    new_suite: Callable[[], Suite],
+) -> None:
+    """It looks as if the rank waited for others: the race would be missed on a busy machine."""
+    suite = new_suite()
+    server = suite.write("server", "")
+    suite.write("test_slow.py", SLOW_ANSWER)
+    with slow_way(server) as port:
+        environment = {"SERVER": str(server), "SLOW_WAY": str(port)}
+        found = suite.run("--ddp-schedule=0@set:ready#1", "test_slow.py", env=environment)
+    assert found["test_slow_answer"].verdict == "failed"
+
+
+@contextlib.contextmanager
+def slow_way(server: Path) -> Iterator[int]:
+    """A port from which what clients send comes to a server after half a second.
+
+    Args:
+        server: a file with its port.
+    """
+
+    class Way(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with socket.create_connection(("127.0.0.1", int(server.read_text()))) as onward:
+                back = threading.Thread(target=pass_on, args=(onward, self.request, 0.0))
+                back.start()
+                pass_on(self.request, onward, 0.5)
+                back.join()
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Way) as ways:
+        serving = threading.Thread(target=ways.serve_forever)
+        serving.start()
+        yield ways.server_address[1]
+        ways.shutdown()
+        serving.join()
+
+
+def pass_on(source: socket.socket, target: socket.socket, delay: float) -> None:
+    """Send on what comes, each time after a delay, until one of both has ended."""
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            time.sleep(delay)
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
