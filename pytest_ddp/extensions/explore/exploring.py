@@ -95,7 +95,6 @@ class TestRuns:
         self._exploration = Exploration()
         self._plain: list[bool] = []
         """Whether each run without a hold has passed."""
-        """What they have shown."""
         self._isolate = False
         self._made = 0
         self._sites: dict[Hold, str] = {}

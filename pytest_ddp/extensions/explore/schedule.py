@@ -25,7 +25,7 @@ class Hold(NamedTuple):
     thread: RankThread
     point: str
     number: int = 1
-    """For the how manieth time it passes points of this name."""
+    """The time at which it passes a point of this name, from 1 for the first."""
 
 
 Schedule: TypeAlias = tuple[Hold, ...]
