@@ -130,7 +130,8 @@ def add_marker(config: pytest.Config) -> None:
     for added in config.hook.pytest_ddp_mark_arguments():
         extra |= added
     config.stash[_EXTRA] = extra
-    added_help = [f"By plugins: {argument.help}." for argument in extra.values()]
+    added = "; ".join(argument.help for argument in extra.values())
+    added_help = [f"By plugins: {added}."] if added else []
     config.addinivalue_line("markers", " ".join([MARKER_HELP, *added_help, _PAGE]))
 
 

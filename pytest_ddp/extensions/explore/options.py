@@ -44,7 +44,7 @@ _SCHEDULE = Setting(
     group=_GROUP,
 )
 SETTINGS = (_EXPLORE, _SCHEDULE)
-MARK_ARGUMENTS = {EXTENSION: MarkArgument(check_runs, "explore is how often a test runs at most")}
+MARK_ARGUMENTS = {EXTENSION: MarkArgument(check_runs, "explore=20 finds races")}
 
 
 TALLY = pytest.StashKey[Any]()

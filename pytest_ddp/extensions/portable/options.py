@@ -89,4 +89,4 @@ class PortableOptions(NamedTuple):
     severity: Severity
 
 
-MARK_ARGUMENTS = {"portable": MarkArgument(check, "portable='nccl' finds what would hang on NCCL")}
+MARK_ARGUMENTS = {"portable": MarkArgument(check, "portable='nccl' finds what hangs on NCCL")}

@@ -26,7 +26,7 @@ _SIZE = "world_size"
 
 
 def pytest_ddp_mark_arguments() -> Mapping[str, MarkArgument]:
-    return {EXTENSION: MarkArgument(_check, "worlds compares several worlds")}
+    return {EXTENSION: MarkArgument(_check, "worlds compares worlds")}
 
 
 def _check(value: object) -> dict[str, dict[str, Any]]:

@@ -224,4 +224,4 @@ def test_wrong_arguments_are_refused(suite: Suite) -> None:
 
 def test_the_mark_is_listed_with_them(suite: Suite) -> None:
     suite.write("conftest.py", CONFTEST)
-    assert "By plugins: limit is at most 9." in flat(suite.run("--markers").stdout)
+    assert "limit is at most 9" in flat(suite.run("--markers").stdout)
