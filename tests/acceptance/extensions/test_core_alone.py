@@ -79,7 +79,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("copy")
     for name in ("pyproject.toml", "conftest.py"):
         shutil.copy(ROOT / name, place)
-    for name in ("pytest_ddp", "tests"):
+    for name in ("pytest_ddp", "tests", "docs"):
         left_out = shutil.ignore_patterns("extensions", "__pycache__")
         shutil.copytree(ROOT / name, place / name, ignore=left_out)
     alone = f"PLACE = {str(place / 'pytest_ddp')!r}\n{ALONE}"
@@ -99,8 +99,8 @@ def test_tests_of_the_core_pass(copy: Path, file: str) -> None:
 
 def test_unit_tests_of_the_core_pass(copy: Path) -> None:
     folders = sorted(path for path in (ROOT / "tests" / "unit").iterdir() if path.is_dir())
-    own = [folder.name for folder in folders if (ROOT / "pytest_ddp" / folder.name).is_dir()]
-    rooms = [f"tests/unit/{name}" for name in own if name != "extensions"]
+    own = [path.name for path in folders if (copy / "pytest_ddp" / path.name).is_dir()]
+    rooms = [f"tests/unit/{name}" for name in own]
     assert len(rooms) > 8
     _pass(copy, "-n", "2", *rooms, "tests/unit/test_fixture.py")
 
