@@ -83,6 +83,19 @@ def process_of(pid: int) -> Process | None:
     return Process(pid, int(parent), int(session), command.strip() or name, name)
 
 
+def state_of(folder: str) -> str:
+    """The letter of proc(5) for the state of a process or a thread; empty if it has ended.
+
+    Args:
+        folder: its folder in ``/proc``.
+    """
+    try:
+        stat = read(f"{folder}/stat")
+    except OSError:
+        return ""
+    return stat.rpartition(b")")[2].split()[0].decode()
+
+
 def wait_for_end(pids: Iterable[int], seconds: float) -> None:
     """Wait until one of these processes has ended, whoever reaps it, or the time is over."""
     poll, watches = select.poll(), []
@@ -198,11 +211,7 @@ def all_sleep(tasks: str, but: int) -> bool:
 
 
 def _sleeps(task: str) -> bool:
-    try:
-        stat = read(f"{task}/stat")
-    except OSError:  # the thread has ended
-        return True
-    return stat.rpartition(b")")[2].split()[0] != b"R"
+    return state_of(task) != "R"
 
 
 # ------------------------------------------------------------------

@@ -22,6 +22,8 @@ _CALM = 3
 """Looks of each other rank in which nothing has moved, at least."""
 _AGAIN = 2
 """Further looks of each after all were calm: a message may have been under way between two."""
+_ENDED = frozenset({"", "Z", "X"})
+"""States of a process that has ended."""
 _OFF_TRACK = 1.0
 """Seconds of rest after which a replay waits no longer for what the others have not done."""
 
@@ -111,9 +113,8 @@ class Holder:
     def _state(self, rank: int) -> State:
         state = State(self._board.get(rank, Field.STATE))
         process = self._board.get(rank, Field.PROCESS)
-        if state is not State.ENDED and process and not _is_alive(process):
-            return State.ENDED
-        return state
+        has_ended = process and processes.state_of(f"/proc/{process}") in _ENDED
+        return State.ENDED if has_ended else state
 
     def _is_calm(self, rank: int) -> bool:
         if self._board.get(rank, Field.CALM) < _CALM:
@@ -146,11 +147,3 @@ class Holder:
             for place, count in hold.until.items()
             if place != (self._board.rank, hold.thread)
         )
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        stat = processes.read(f"/proc/{process}/stat").decode(errors="replace")
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"

@@ -185,17 +185,13 @@ class RestWatch:
 
     def _others_run(self, known: set[int]) -> bool:
         """Whether a thread of C++ runs, or could."""
-        tasks = (int(name) for name in os.listdir("/proc/self/task"))
-        return any(_letter(task) in "RD" for task in tasks if task not in known)
+        tasks = {int(name) for name in os.listdir("/proc/self/task")}
+        states = (processes.state_of(f"/proc/self/task/{task}") for task in tasks - known)
+        return any(state in ("R", "D") for state in states)
 
 
 def _has_children() -> bool:
     return any(_read(int(name), "children").strip() for name in os.listdir("/proc/self/task"))
-
-
-def _letter(task: int) -> str:
-    stat = _read(task, "stat").decode(errors="replace")
-    return stat.rpartition(")")[2].split()[0] if stat else "S"
 
 
 def _read(task: int, name: str) -> bytes:
