@@ -32,15 +32,13 @@ from ddp_conformance.framework.ranks import Ranks
 from ddp_conformance.framework.recording import judge_each
 from ddp_conformance.framework.registry import Check, Guarantee, remark
 from ddp_conformance.framework.verdict import UndecidedError, Violation
+from pytest_ddp.extensions.worlds.parity import ROUNDING_RUNS
 
 DET_06 = Guarantee(
     "DET-06",
     "A run that is saved on one number of ranks MUST go on elsewhere as the same run, or be "
     "refused by all ranks before its first step.",
 )
-
-FURTHER_RUNS = 3
-"""With rounding, as many as ``worlds`` makes of its reference."""
 
 
 def moves_of(subject: TrainLoop, world_size: int) -> list[Move]:
@@ -86,7 +84,7 @@ def rounding(subject: TrainLoop, case: Case, ranks: Ranks) -> Iterator[Record]:
         if not _equal(plain, again):
             return  # it is another run each time, whose differences are no limit
         further = []
-        for number in range(FURTHER_RUNS):
+        for number in range(ROUNDING_RUNS):
             try:
                 with MonteCarloRounding(number + 1):
                     further.append(final())

@@ -44,9 +44,7 @@ from ddp_conformance.model.taking_over import (
     parameters_of,
     tied,
 )
-
-FURTHER_RUNS = 3
-"""As many as ``worlds`` makes of its reference."""
+from pytest_ddp.extensions.worlds.parity import ROUNDING_RUNS
 
 Made: TypeAlias = list[dict[str, Tensor]]
 """Parameters after each step."""
@@ -111,7 +109,7 @@ class Alone:
 
         seen, made = [], []
         ways: list[AbstractContextManager[object]] = [contextlib.nullcontext()]
-        ways += [MonteCarloRounding(number + 1) for number in range(FURTHER_RUNS)]
+        ways += [MonteCarloRounding(number + 1) for number in range(ROUNDING_RUNS)]
         for rounding in ways:
             records = KeptRecords()
             try:

@@ -14,6 +14,8 @@ from pytest_ddp.extensions.worlds.ranks.world_records import Deviation, Table, T
 
 FACTOR = 4.0
 """Wrong programs reach 12 at least, and right ones seldom 4: docs/parity.md has the ratios."""
+ROUNDING_RUNS = 3
+"""Further runs with rounding, of whose largest difference that is a multiple."""
 FLOOR = 64.0
 _SHRUNK = 1e-9
 """In float64: what right programs differ by is below it, relative to the largest value; wrong ones

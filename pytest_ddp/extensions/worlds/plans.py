@@ -6,7 +6,7 @@ A world that is not the reference:
    if it is skipped, the world is skipped.
 2. The world. What it compares is measured, and not judged yet.
 3. Only if a tensor differs by more than the least limit: the reference once more as it is, which
-   must repeat itself, and :data:`_ROUNDING` times with rounding.
+   must repeat itself, and :data:`ROUNDING_RUNS` times with rounding.
 4. Only if a tensor is beyond the limit then: :data:`_MORE_ROUNDING` runs more, since a branch that
    flips rarely may not have flipped in the first. What one of them reaches is rounding; it is no
    new limit, since in half of them rounding is larger. Then reference and world in float64: a
@@ -29,7 +29,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from pytest_ddp.extensions.worlds import EXTENSION, PARAMETER, parity
-from pytest_ddp.extensions.worlds.parity import Comparison, Judged, Verdict
+from pytest_ddp.extensions.worlds.parity import ROUNDING_RUNS, Comparison, Judged, Verdict
 from pytest_ddp.extensions.worlds.ranks.world_records import (
     Deviation,
     RankTable,
@@ -41,7 +41,6 @@ from pytest_ddp.settings.marked_items import MARK
 from pytest_ddp.system.stdlib import json, shutil
 from pytest_ddp.verdict.rank_failure import first_line, message_of
 
-_ROUNDING = 3
 _MORE_ROUNDING = 10
 _SCALE, _LARGER_SCALE = 16.0, 64.0
 """How far rounding is enlarged; the latter in half of the further runs."""
@@ -236,7 +235,7 @@ class _WorldRuns:
         if plain is None:
             reference.problem = self._unrepeatable(_failure_of(result))
             return reference.problem
-        yield from self._disturb(0, _ROUNDING)
+        yield from self._disturb(0, ROUNDING_RUNS)
         reference.plain = plain
         further = [table.table for table in reference.further]
         repeated = parity.compare(plain.table, further)
@@ -270,14 +269,14 @@ class _WorldRuns:
         )
 
     def _measure_more(self) -> Generator[PlannedRun, RunResult, str]:
-        if len(self._reference.further) == _ROUNDING:
-            yield from self._disturb(_ROUNDING, _ROUNDING + _MORE_ROUNDING)
+        if len(self._reference.further) == ROUNDING_RUNS:
+            yield from self._disturb(ROUNDING_RUNS, ROUNDING_RUNS + _MORE_ROUNDING)
         return self._reference.problem
 
     def _disturb(self, first: int, last: int) -> Generator[PlannedRun, RunResult, None]:
         for number in range(first, last):
             name = f"rounding{number}"
-            is_larger = number >= _ROUNDING and number % 2
+            is_larger = number >= ROUNDING_RUNS and number % 2
             result = yield self._reference_run(
                 name,
                 records="",
@@ -348,11 +347,11 @@ class _WorldRuns:
 
     def _tables(self) -> list[dict[TensorPlace, Deviation]]:
         plain = self._reference.plain
-        first = self._reference.further[:_ROUNDING]
+        first = self._reference.further[:ROUNDING_RUNS]
         return [each.table for each in (*first, *([plain] if plain else []))]
 
     def _more_tables(self) -> list[dict[TensorPlace, Deviation]]:
-        return [each.table for each in self._reference.further[_ROUNDING:]]
+        return [each.table for each in self._reference.further[ROUNDING_RUNS:]]
 
     def _is_disturbed(self) -> bool:
         """Whether the runs with rounding had an operator to disturb."""
