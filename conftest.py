@@ -27,8 +27,6 @@ EXHAUSTIVE = (
     *(f"tests/reference/{name}/test_program.py" for name in ("resnet", "training", "windows")),
     "tests/reference/training/test_moving.py::test_a_checkpoint_moves_between_all",
     "tests/reference/training/test_ranks.py",
-    # Red once on a busy machine, and not understood: one rank fails 0.3 s after the other.
-    "tests/acceptance/terminal/test_debugger.py::test_several_that_failed_come_one_after",
     # These need minutes or the package index; `make release` runs them as well.
     *(f"tests/release/test_{name}.py" for name in ("clean_install", "sdist")),
     # These need build/zoo: plugins of other projects, installed beside the environment.
