@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from sys import _current_frames
@@ -29,7 +30,7 @@ from pytest_ddp.rank.operations.operation import Description, Given, Issuer, Ope
 from pytest_ddp.rank.operations.origins import stack_of
 from pytest_ddp.rank.operations.table import Form
 from pytest_ddp.rank.operations.wait import Wait, WaitKind, wait_for, wait_of
-from pytest_ddp.rank.operations.works import OperationsByWork
+from pytest_ddp.rank.operations.works import FutureOrigin, OperationsByWork
 from pytest_ddp.system.stdlib import threading, traceback
 
 
@@ -72,7 +73,7 @@ class Subscriber(Protocol):
         """A wait for its ``Work`` has ended."""
 
     def passed_on(self, operation: Operation) -> None:
-        """Its ``Work`` was given to a Future or to C++, where a wait for it is not seen."""
+        """Its ``Work`` was given to a Future or to C++, where not every wait for it is seen."""
 
     def dropped(self, operation: Operation) -> None:
         """Its ``Work`` is gone, and nothing has waited for it."""
@@ -132,6 +133,7 @@ class Operations:
         """
         self.describer = Describer()
         self.works = OperationsByWork()
+        self.futures: weakref.WeakKeyDictionary[Any, FutureOrigin] = weakref.WeakKeyDictionary()
         self.recorder = Recorder()
         self.is_watched = False
         """Whether operations go through :meth:`run`: somebody has subscribed, or the recorder takes
@@ -381,7 +383,7 @@ class Operations:
         self._announce_event("waited", operation, error)
 
     def announce_passed_on(self, operation: Operation) -> None:
-        """A handle was given to where a wait for it is not seen."""
+        """A handle was given to where not every wait for it is seen."""
         self._announce_event("passed_on", operation)
 
     # ------------------------------------------------------------------ inside
