@@ -186,7 +186,7 @@ VERDICTS = {
     "ended the test without it",
     "three_against_two": "deadlock: rank 0 waits in all_reduce #3 of the default group, rank 1 has",
     "guarded": "deadlock: rank 0 waits in broadcast #1 of the default group, rank 1 has ended",
-    "future_of_one_rank": "deadlock: rank 0 waits in all_reduce #1 of the default group, rank 1 has",
+    "future_of_one_rank": "deadlock: rank 0 waits in all_reduce #1 of the default group",
     "chained_future_of_one_rank": "deadlock: rank 0 waits in all_reduce #1 of the default group",
     "receive_that_nobody_sends": "deadlock: rank 0 waits in recv #1 from rank 1 (tag 0), rank 1 "
     "has ended the test and cannot send it",
