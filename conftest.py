@@ -17,6 +17,8 @@ ROOT = Path(__file__).parent
 
 EXHAUSTIVE = (
     "conformance/ecosystem/",
+    # Other optimizers and faults on the same meshes.
+    "conformance/model/test_meshes.py::test_further_steps",
     "tests/acceptance/ci/",
     "tests/acceptance/extensions/comms/test_four_ranks.py",
     # GPUs of several machines.

@@ -96,7 +96,7 @@ _NEED_THE_PUBLIC = {
     "pytest_ddp.rank.exits.crash_stacks",  # replaces os._exit
     "pytest_ddp.rank.life",  # sets the temporary directory that tests see
     "pytest_ddp.extensions.adopt.ranks.served_surroundings",  # sets os.environ of a process
-    "pytest_ddp.extensions.explore.ranks.file_points",  # replaces os.stat
+    "pytest_ddp.system.file_events",  # replaces os.stat
     "pytest_ddp.rank.cleanup.cleanup",  # looks at the os.environ that tests have left
 }
 """Modules that use the standard library as tests see it, patches included."""

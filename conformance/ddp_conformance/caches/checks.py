@@ -21,6 +21,7 @@ from ddp_conformance.caches.killing import find_bad_rebuild
 from ddp_conformance.caches.opening import Source, close, first_look, tensors_seen
 from ddp_conformance.caches.subjects import Cache
 from ddp_conformance.framework.case import Case, worker_number
+from ddp_conformance.framework.failures import failures
 from ddp_conformance.framework.history import Record, Refused, Run
 from ddp_conformance.framework.ranks import Ranks
 from ddp_conformance.framework.recording import (
@@ -86,7 +87,7 @@ def opening(subject: Cache, case: Case) -> Iterator[Record]:
     source = Source(case, case.world_size)
     try:
         cache = subject.make(case, source)
-    except Exception as error:
+    except failures() as error:
         yield Refused(case.rank, type(error).__name__)
         return
     yield CacheOpen(case.rank, len(cache))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
@@ -33,6 +32,7 @@ from ddp_conformance.determinism.subjects import Leg, TrainLoop
 from ddp_conformance.framework import nemesis
 from ddp_conformance.framework.case import Case
 from ddp_conformance.framework.digests import digest_of
+from ddp_conformance.framework.failures import failures
 from ddp_conformance.framework.history import Record
 from ddp_conformance.framework.ranks import Ranks, gpu_of
 from ddp_conformance.framework.recording import describe
@@ -129,7 +129,7 @@ def try_leg(
     notes = Notes(case.rank, run)
     try:
         _call(subject, case, leg, turn, notes)
-    except _refusals() as error:
+    except failures(SystemExit) as error:
         if isinstance(error, SystemExit) and not error.code:
             raise
         notes.records.append(LoopRaised(case.rank, run, describe(error)))
@@ -137,12 +137,6 @@ def try_leg(
     else:
         tell(False)
     return notes.records
-
-
-def _refusals() -> tuple[type[BaseException], ...]:
-    """Those of torch's checkpoints are no ``Exception``."""
-    api = sys.modules.get("torch.distributed.checkpoint.api")
-    return (Exception, SystemExit, *([api.CheckpointException] if api else []))
 
 
 def final_parameters(subject: TrainLoop, case: Case, leg: Leg, turn: int) -> dict[str, Tensor]:

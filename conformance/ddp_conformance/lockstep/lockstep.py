@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from ddp_conformance.framework import nemesis
+from ddp_conformance.framework.failures import failures
 from ddp_conformance.framework.history import Collective, without_ones
 from ddp_conformance.framework.places import call_site
 from ddp_conformance.framework.ranks import Ranks
@@ -101,7 +102,7 @@ def in_lockstep(lockstep: Lockstep) -> Iterator[None]:
     try:
         with before_each(lockstep.come, lockstep.go_on):
             yield
-    except Exception:
+    except failures():
         # After divergence the component's own exceptions as well, such as that a peer has failed.
         if not lockstep.diverged:
             raise

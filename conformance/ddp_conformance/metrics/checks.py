@@ -17,6 +17,7 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 from ddp_conformance.framework.case import Case, sizes
+from ddp_conformance.framework.failures import failures
 from ddp_conformance.framework.history import Failed, Measured, Record, Run
 from ddp_conformance.framework.ranks import Ranks
 from ddp_conformance.framework.recording import cases_of, describe, judge_each, record, record_once
@@ -231,7 +232,7 @@ def together(
                 if isinstance(seen, Measured):
                     # A collective that a rank leaves out must not meet one of the next report.
                     lockstep.announce(f"reports {seen.stage!r}")
-    except Exception as error:
+    except failures() as error:
         if not raising_is_wrong:
             raise
         records.append(Failed(case.rank, describe(error)))

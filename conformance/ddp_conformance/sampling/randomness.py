@@ -16,6 +16,7 @@ from torch.utils.data import WeightedRandomSampler
 
 from ddp_conformance.framework.allowance import allowed
 from ddp_conformance.framework.case import Case, worker_number
+from ddp_conformance.framework.failures import failures
 from ddp_conformance.framework.history import Record, Refused, Run
 from ddp_conformance.framework.ranks import Ranks
 from ddp_conformance.framework.recording import (
@@ -114,7 +115,7 @@ def shares(subject: SamplerWrapper, case: Case, base: Base) -> Iterator[Record]:
     try:
         share = islice(subject.make(case, sampler), 2 * case.size + 16)
         delivered = Delivered(case.rank, tuple(as_indices(subject.indices(item)) for item in share))
-    except Exception as error:
+    except failures() as error:
         yield Refused(case.rank, type(error).__name__)
         return
     yield delivered

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.failures import failures
 from ddp_conformance.framework.groups import GroupOfTries
 from ddp_conformance.framework.history import Failed, Record, Run
 from ddp_conformance.framework.ranks import Ranks
@@ -116,7 +117,7 @@ def read_back(records: Any, case: Case) -> ReadBack:
     """What stands in the shared folder."""
     try:
         return ReadBack(0, tuple(int(number) for number in records(case.directory)))
-    except Exception as error:
+    except failures() as error:
         return ReadBack(0, (), describe(error))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.failures import failures
 from ddp_conformance.framework.history import Record
 from ddp_conformance.framework.ranks import Ranks
 from ddp_conformance.framework.recording import cases_of, describe, judge_each, record
@@ -119,7 +120,7 @@ def ask(guard: Any, case: Case) -> Guarded:
     acted: list[bool] = []
     try:
         guard(lambda: acted.append(True))
-    except Exception as error:
+    except failures() as error:
         return Guarded(case.rank, "", False, describe(error))
     return Guarded(case.rank, "", bool(acted))
 
@@ -130,7 +131,7 @@ def ask_at_start(start: Start, load: Callable[[], Any]) -> Guarded:
     become_rank(start.environment)
     try:
         guard = load()(start.case)
-    except Exception as error:
+    except failures() as error:
         return Guarded(start.case.rank, "", False, describe(error))
     return ask(guard, start.case)
 
@@ -140,7 +141,7 @@ def ask_after_forks(case: Case, starts: Sequence[Start], load: Callable[[], Any]
     forget_rank()
     try:
         guard = load()(case)
-    except Exception as error:
+    except failures() as error:
         return [Guarded(case.rank, "", False, describe(error))] * len(starts)
 
     def as_rank(start: Start) -> Guarded:

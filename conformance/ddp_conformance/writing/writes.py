@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 import torch
 
 from ddp_conformance.framework.places import call_site
+from pytest_ddp.system.file_events import files_of, full_path, opens_to_write
 
 _listening: list[WriteLog] = []
 
@@ -76,15 +77,16 @@ class WriteLog:
 
     def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Keep the paths that an audit event opens for writing or changes."""
-        if event == "open" and arguments[2] & os.O_ACCMODE != os.O_RDONLY:
-            self.keep(arguments[0], _NEW if arguments[2] & os.O_EXCL else "")
+        given = [path for path, _ in files_of(event, arguments)]
+        if event == "open" and opens_to_write(*arguments[1:]):
+            self.keep(given[0], _NEW if arguments[2] & os.O_EXCL else "")
         elif event == "os.rename":
-            self._rename(self._below(arguments[0]), self._below(arguments[1]))
+            self._rename(*map(self._below, given))
         elif event in _WRITES:
-            self.keep(arguments[_WRITES[event]], _CLAIMS.get(event, ""), event in _NAMES)
+            self.keep(given[0], _CLAIMS.get(event, ""), event in _NAMES)
         elif event in _LOCKS:
-            self._locked.update(self._known_as(arguments[0]))
-        elif event in _TAKES and (path := self._below(arguments[0])) is not None:
+            self._locked.update(self._known_as(given[0]))
+        elif event in _TAKES and (path := self._below(given[0])) is not None:
             self._before(FileChange((path,), takes=True))
 
     def keep(self, path: object, claim: str = "", names: bool = False) -> None:
@@ -117,9 +119,9 @@ class WriteLog:
                     yield Written(path, lock, claim, claim in self.paths)
 
     def _below(self, path: object) -> str | None:
-        if not isinstance(path, str | bytes | os.PathLike):
+        if isinstance(path, int):
             return None  # a file descriptor: its opening was seen
-        whole = Path(os.path.abspath(os.fsdecode(path)))
+        whole = Path(full_path(path) or "/")
         return str(whole.relative_to(self._folder)) if whole.is_relative_to(self._folder) else None
 
     def _known_as(self, descriptor: int) -> Iterator[str]:
@@ -151,8 +153,8 @@ class WriteLog:
         return _open_in_torch(name, *arguments, **options)
 
 
-_WRITES = {"os.link": 1, "os.symlink": 1, "os.utime": 0}
-"""Audit events of writing, and which argument is the path."""
+_WRITES = frozenset({"os.link", "os.symlink", "os.utime"})
+"""Audit events of writing."""
 
 _NEW = "/"
 """The claim of a file that must not be there yet: of all who make it at once, one succeeds."""

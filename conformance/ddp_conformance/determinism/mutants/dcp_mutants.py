@@ -1,7 +1,8 @@
-"""DET-06: what differs between ranks, under one key of torch's distributed checkpoint.
+"""DET-06 and DET-07: loops that save by torch's distributed checkpoint.
 
-A key is one value there: of plain tensors that of rank 0 comes back on all ranks, and of numbers
-that of one of them, without a word (seen with torch 2.13).
+What differs between ranks comes to harm there under one key. A key is one value: of plain tensors
+that of rank 0 comes back on all ranks, and of numbers that of one of them, without a word (seen
+with torch 2.13).
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -73,6 +75,26 @@ class ByDcp(Moves):
             "step": state["step"],
             "ranks": [pickle.loads(state[f"rank.{rank}"]) for rank in range(number)],
         }
+
+
+class InManyFiles(ByDcp):
+    """A file for each tensor, in place of one for each rank."""
+
+    def save(self, path: Path) -> None:
+        writer = FileSystemWriter(path, single_file_per_rank=False)
+        with warnings.catch_warnings(action="ignore"):
+            save(self.state(), storage_writer=writer, no_dist=not dist.is_initialized())
+
+
+class BeginsAnewByDcp(InManyFiles):
+    """Takes each error of a load for a first start. All ranks have it, as torch tells all."""
+
+    def read(self, path: Path) -> Any:
+        fresh = self.content()
+        try:
+            return super().read(path)
+        except CheckpointException:
+            return fresh
 
 
 class CursorOfEach(ByDcp):
@@ -183,10 +205,12 @@ class MomentumUnderOneKey(MomentumOfEach):
 MUTANTS = (
     Mutant(TrainLoop(MomentumUnderOneKey, ALL), "DET-06", "a tensor under one key", SIZES),
     Mutant(TrainLoop(CursorUnderOneKey, ALL), "DET-06", "a number under one key", SIZES),
+    Mutant(TrainLoop(BeginsAnewByDcp, ALL), "DET-07", "begins anew", (2, 4)),
 )
 
 BENIGN_VARIANTS = (
     BenignVariant(TrainLoop(ByDcp, ALL), "one value under each key", SIZES),
+    BenignVariant(TrainLoop(InManyFiles, ALL), "more than eight files", (4,)),
     BenignVariant(TrainLoop(MomentumOfEach, ALL), "a tensor under a key of each rank", SIZES),
     BenignVariant(TrainLoop(CursorOfEach, ALL), "a number of each rank", SIZES),
 )

@@ -48,6 +48,22 @@ class _Gathered(torch.autograd.Function):
         return whole.chunk(dist.get_world_size())[dist.get_rank()].contiguous()
 
 
+class _GatheredForAll(torch.autograd.Function):
+    """The rows of all ranks, of which all ranks make the same."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        """In the order of the ranks."""
+        parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, rows.contiguous())
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        """This rank's rows of it."""
+        return gradients[0].chunk(dist.get_world_size())[dist.get_rank()].contiguous()
+
+
 class _FromTheRankBefore(torch.autograd.Function):
     """A step of a ring: a tensor goes to the next rank, and its gradient comes back from there."""
 
@@ -115,6 +131,11 @@ def exchanged(rows: Tensor, given: list[int], taken: list[int]) -> Tensor:
 def gathered(rows: Tensor) -> Tensor:
     """The rows of all ranks, in their order; each has equally many."""
     return _applied(_Gathered, rows)
+
+
+def gathered_for_all(rows: Tensor) -> Tensor:
+    """The same, where all ranks have the gradient of all uses."""
+    return _applied(_GatheredForAll, rows)
 
 
 def from_the_rank_before(tensor: Tensor) -> Tensor:
