@@ -44,10 +44,11 @@ _TOLERANCES = {
     torch.bfloat16: (1.6e-2, 1e-5),
     torch.float32: (1.3e-6, 1e-5),
     torch.float64: (1e-7, 1e-7),
+    torch.complex32: (1e-3, 1e-5),
     torch.complex64: (1.3e-6, 1e-5),
     torch.complex128: (1e-7, 1e-7),
 }
-"""Relative and absolute, as documented for ``torch.testing.assert_close``; 0 for other dtypes."""
+"""Relative and absolute, those of ``torch.testing.assert_close``; 0 for other dtypes."""
 _BY_NAME = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 _BY_REPR = (
     *(type(None), bool, int, str, bytes, enum.Enum),
