@@ -73,7 +73,7 @@ class Case:
 
     @property
     def arguments(self) -> dict[str, object]:
-        """Those of the ``ddp`` mark."""
+        """The arguments of the ``ddp`` mark."""
         return {"world_size": self.world_size, **self.mark}
 
 

@@ -1,4 +1,4 @@
-"""From a seed to a suite: its files, pytest's arguments, the truth, and who is to be killed."""
+"""A suite made from a seed: its files, pytest's arguments, the truth, and who is to be killed."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class Plan:
     files: dict[str, str]
     args: tuple[str, ...]
     expected: tuple[Expected, ...]
-    """In the order of collection, without what ``-k`` leaves out."""
+    """The expected tests in the order of collection, without what ``-k`` leaves out."""
     maxfail: int
     """0 for no limit."""
     kills: tuple[Kill, ...]
-    """In the order in which they come."""
+    """The kills in the order in which they come."""
     spares_ranks: bool
     """True if no rank ends without the teardown of its fixtures."""
 

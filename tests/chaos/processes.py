@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 VARIABLE = "CHAOS_RUN"
-"""In the environment of every process of a run, with the run's own value."""
+"""A variable in the environment of every process of a run, with the run's own value."""
 SHM = Path("/dev/shm")
 _OURS = "pytest_ddp.rank.main"
 

@@ -40,7 +40,7 @@ class Finished:
 
     returncode: int
     stdout: str
-    """Of all ranks, as is ``stderr``."""
+    """The output of all ranks, as is ``stderr``."""
     stderr: str
 
     @property

@@ -136,7 +136,8 @@ GARBAGE = "rank 1 was ended because something else wrote into its connection to 
 LOST = "rank 1 lost its connection to pytest"
 CLOSED = ("gloo aborted it", "a descriptor of gloo's was closed")
 LEFT = ("rank 1 exited with code 78", "finds its connection to pytest closed")
-"""By the first of its threads that wants to write there; LOST is by the one that reads."""
+"""The end that comes of the first of its threads that wants to write there; ``LOST`` comes of the
+one that reads."""
 SAID: dict[str, tuple[tuple[str, ...], ...]] = {
     "writes_garbage": ((GARBAGE,),),
     "writes_garbage_alone": ((GARBAGE, " in call"),),

@@ -1,4 +1,4 @@
-"""At the deadline the table says what each rank waits for: its peer, its group, its thread."""
+"""The table at the deadline shows what each rank waits for: its peer, its group, its thread."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ editor's folder, and is named ``vscode_pytest``."""
 
 @pytest.fixture(scope="module")
 def pycharm(new_suite: Callable[[], Suite]) -> Finished:
-    """As its runner starts pytest, with the plugin that it ships."""
+    """A session as PyCharm's runner starts pytest, with the plugin that it ships."""
     suite = new_suite()
     suite.write("test_suite.py", TESTS)
     path = os.pathsep.join(map(str, (INNER, PLACE)))

@@ -47,9 +47,9 @@ class Event:
     what: str
     pid: int
     peers: tuple[int, ...] = ()
-    """Of a test: the processes of all ranks."""
+    """The processes of all ranks of a test."""
     needs: tuple[str, ...] = ()
-    """Of a test: its wide fixtures."""
+    """The wide fixtures of a test."""
 
 
 @dataclass(frozen=True)

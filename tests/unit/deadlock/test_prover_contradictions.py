@@ -111,7 +111,7 @@ def test_root_that_is_not_known_contradicts_nothing() -> None:
 
 
 UNLIKE = collective(1, 0, 1, numel=8)
-"""Beside the first collective of a pair, which has 4 elements."""
+"""A collective unlike the first collective of a pair, which has 4 elements."""
 
 
 def test_wait_of_another_size_than_what_an_ended_rank_has_done() -> None:

@@ -307,7 +307,7 @@ def test_shortened_path(file: str, shown: str) -> None:
 
 
 def test_shortened_path_of_the_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where it is installed from a checkout."""
+    """The path is short also where it is installed from a checkout."""
     monkeypatch.chdir(tmp_path)
     assert shorten(stack_dumps.__file__) == "pytest_ddp/outcome/stack_dumps.py"
 

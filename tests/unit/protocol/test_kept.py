@@ -40,7 +40,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def config(*modules: str) -> Any:
-    """Of a session in which these modules have a part in how reports travel."""
+    """The config of a session in which these modules have a part in how reports travel."""
     parts = [SimpleNamespace(function=SimpleNamespace(__module__=name)) for name in modules]
     of_pytest = SimpleNamespace(function=SimpleNamespace(__module__="_pytest.reports"))
     to = SimpleNamespace(get_hookimpls=lambda: [of_pytest])

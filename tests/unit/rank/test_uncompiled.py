@@ -1,4 +1,4 @@
-"""Which code of the plugin the compiler is told to leave alone, and how often it is told."""
+"""The code of the plugin that the compiler is told to leave alone, and how often it is told."""
 
 from __future__ import annotations
 

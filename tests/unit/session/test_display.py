@@ -15,7 +15,7 @@ from pytest_ddp.session.display import Display, LiveLine
 
 
 class Config:
-    """Of a session without logging and capture plugins."""
+    """The config of a session without logging and capture plugins."""
 
     class pluginmanager:  # noqa: N801 - as pytest calls it
         @staticmethod

@@ -1,4 +1,4 @@
-"""From the lines that ranks write to the trace file and the picture; no process."""
+"""What is made of the lines that ranks write: the trace file and the picture; no process."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def mutate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def outcome(part: SelftestCase) -> SelftestResult:
-    """Of a part that a warm interpreter runs, whose sessions are as warm."""
+    """The outcome of a part that a warm interpreter runs, whose sessions are as warm."""
     with tempfile.NamedTemporaryFile() as file:
         run = interpreter.run(("-c", PROVE.format(part=part, file=file.name)), timeout=600)
         assert run.returncode == 0, run.stdout + run.stderr

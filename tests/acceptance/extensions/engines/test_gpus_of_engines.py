@@ -1,4 +1,4 @@
-"""Which GPUs an agent has of its engine: told of by machines, and never touched."""
+"""The GPUs that an agent has of its engine: reported by machines, and never touched."""
 
 from __future__ import annotations
 

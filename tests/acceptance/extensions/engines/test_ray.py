@@ -17,7 +17,7 @@ RAY = "--ddp-machines=ray"
 
 @pytest.fixture(scope="module")
 def variables(cluster: Cluster) -> Iterator[dict[str, str]]:
-    """Those of users of a Ray cluster of both machines."""
+    """Variables of users of a Ray cluster of both machines."""
     pytest.importorskip("ray")
     with ray_up(cluster) as variables:
         yield variables
@@ -56,7 +56,7 @@ def session(
 
 
 class TestVerdicts(Verdicts):
-    """Those of ranks on two machines."""
+    """Verdicts of ranks on two machines."""
 
     def test_every_test_has_a_verdict(self, session: Finished) -> None:
         assert len(session.results) == len(VERDICTS) + len(OF_PLACES), session.tail()

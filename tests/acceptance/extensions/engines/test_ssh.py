@@ -29,7 +29,7 @@ PASSING = """
 
 @pytest.fixture(scope="module")
 def variables(cluster: Cluster) -> Iterator[dict[str, str]]:
-    """Those of users who reach node 1 as beta."""
+    """Variables of users who reach node 1 as beta."""
     if why := problem():
         pytest.skip(why)
     with sshd_up(cluster) as variables:
@@ -44,7 +44,7 @@ def session(
 
 
 class TestVerdicts(Verdicts):
-    """Those of ranks on two machines."""
+    """Verdicts of ranks on two machines."""
 
 
 HIDDEN = """
