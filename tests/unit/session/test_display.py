@@ -64,10 +64,10 @@ class Shown:
 
     def show(self, *, all_: bool = False) -> list[float]:
         self.display.show(all_=all_)
-        told = self.stream.getvalue()
+        seen = self.stream.getvalue()
         self.stream.seek(0)
         self.stream.truncate()
-        return [float(word) for word in told.split()]
+        return [float(word) for word in seen.split()]
 
 
 @pytest.fixture
