@@ -93,8 +93,8 @@ def session(python: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_packages_are_imported_from_the_wheel(python: Path, package: str) -> None:
-    told = checked(str(python), "-c", WHERE.format(names=[package]), cwd=python.parents[3])
-    assert Path(told.strip()).is_relative_to(python.parents[1])
+    shown = checked(str(python), "-c", WHERE.format(names=[package]), cwd=python.parents[3])
+    assert Path(shown.strip()).is_relative_to(python.parents[1])
 
 
 def test_a_ddp_test_passes(session: subprocess.CompletedProcess[str]) -> None:
