@@ -128,7 +128,7 @@ DEATHS = """
     @pytest.mark.ddp(world_size=4, timeout=60)
     def test_lost(ddp):
         if ddp.rank == 3:
-            time.sleep(1)  # machines tell where their ranks are five times a second
+            time.sleep(1)  # machines report where their ranks are five times a second
             agent = parent_of(os.getppid())
             worker = parent_of(agent)
             os.kill(worker if os.environ["KILLED"] == "worker" else parent_of(worker), 9)

@@ -143,7 +143,7 @@ LONG = """
         if ddp.rank:
             with open("agent", "w") as file:
                 file.write(str(parent_of(os.getppid())))
-            time.sleep(1)  # machines tell where their ranks are five times a second
+            time.sleep(1)  # machines report where their ranks are five times a second
             os.rename("agent", "begun")
         time.sleep(40)
 """
