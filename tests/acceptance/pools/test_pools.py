@@ -258,7 +258,7 @@ def test_ends_after_an_exit_in_a_rank(
 
 
 def test_ends_after_an_interrupt(interrupted: Callable[[str], tuple[Running, Log]]) -> None:
-    running, log = interrupted("tell('asleep', '', []); time.sleep(600)")
+    running, log = interrupted("note('asleep', '', []); time.sleep(600)")
     deadline = time.monotonic() + START_LIMIT
     while log.path.read_text().count("asleep") < 2:
         assert time.monotonic() < deadline, running.stdout
