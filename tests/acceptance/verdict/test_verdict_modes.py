@@ -47,7 +47,7 @@ def run(new_suite: Callable[[], Suite]) -> Callable[..., Finished]:
     return run_once
 
 
-def told(finished: Finished) -> dict[str, list[tuple[str, str, str]]]:
+def seen(finished: Finished) -> dict[str, list[tuple[str, str, str]]]:
     """The phase, category and message of each report, by test."""
     return {
         nodeid: [(report.when, report.category, report.message) for report in result.reports]
@@ -57,7 +57,7 @@ def told(finished: Finished) -> dict[str, list[tuple[str, str, str]]]:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_same_verdicts(run: Callable[..., Finished], mode: str) -> None:
-    plain, other = told(run()), told(run(*MODES[mode]))
+    plain, other = seen(run()), seen(run(*MODES[mode]))
     assert len(plain) > 75
     assert (len(other) > 25) if "-k" in MODES[mode] else (other.keys() == plain.keys())
     assert {name: other[name] for name in other if other[name] != plain.get(name)} == {}
