@@ -68,7 +68,8 @@ _ROOMS = {
         "frontend",
     ),
 }
-"""From the ground up: a room imports of those that stand before it, never of a later one."""
+"""The rooms from the ground up: a room imports of those that stand before it, never of a later
+one."""
 
 
 _SHARED_MODULES = {
@@ -365,7 +366,9 @@ def _is_private(name: str) -> bool:
 
 
 def _is_listed(name: str, rows: str) -> bool:
-    """By itself if it is private; by the file that uses it if only its module is."""
+    """Whether a name is listed: by itself if it is private; by the file that uses it if only its
+    module is.
+    """
     _, _, last = name.rpartition(".")
     return last in rows if last.startswith("_") else bool(rows)
 

@@ -95,7 +95,7 @@ def test_a_late_rank_waits_for_one_that_sleeps_and_not_for_a_heartbeat(tmp_path:
 
 
 def order_of(rank: int, folder: Path, looked: bool = False) -> Order:
-    """Of two ranks, the first of which is late."""
+    """The order of two ranks, the first of which is late."""
     nothing = Named.of(signal.pause)
     return Order(
         work=Work(does=nothing, entry=nothing, scenario=Scenario(late=0, looked=looked)),

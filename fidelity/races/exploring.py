@@ -12,16 +12,16 @@ from fidelity.races.records import Program
 from fidelity.races.running import session
 
 RUNS = 20
-"""At most, for one test."""
+"""The most runs for one test."""
 
 FOUND = re.compile(r"schedule (\d+) of \d+")
-"""In the text of a failure: the number of the run that failed."""
+"""Finds in the text of a failure the number of the run that failed."""
 REPLAY = re.compile(r"Replay:\s+--ddp-schedule='([^']+)'")
 UNSTABLE = re.compile(r"fails in (\d+) of (\d+) runs without a hold")
 BOUNDED = re.compile(r"(\d+) (?:of \d+ )?holds? ended by (?:its|their|the|a) bound")
-"""In the summary: how many holds ended by time."""
+"""Finds in the summary how many holds ended by time."""
 HOLDS = re.compile(r"of (\d+) holds|(\d+) holds")
-"""In the summary: how many holds there were."""
+"""Finds in the summary how many holds there were."""
 UNDECIDED = re.compile(r"(\d+) undecided|undecided: (\d+)")
 
 
@@ -30,7 +30,7 @@ class Exploration:
     """What one session with ``--ddp-explore`` said of the programs that it explored."""
 
     outcomes: dict[str, str]
-    """By the name of a program; failed if one of its tests did."""
+    """Outcomes by the name of a program; failed if one of its tests did."""
     schedule: int
     """The number of the run that failed first; 0 if none did."""
     replay: str

@@ -122,7 +122,7 @@ def test_a_row_is_right_if_the_race_is_found_and_replayed_each_time() -> None:
     assert not race(explored(), replayed=False).is_right
 
 
-def test_a_legal_program_that_fails_or_does_not_run_is_told() -> None:
+def test_a_legal_program_that_fails_or_does_not_run_is_reported() -> None:
     outcomes = {
         "test_b": "passed",
         "test_c": "skipped",

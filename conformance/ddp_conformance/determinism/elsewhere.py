@@ -43,7 +43,7 @@ DET_06 = Guarantee(
 
 
 def moves_of(subject: TrainLoop, world_size: int) -> list[Move]:
-    """From all ranks to rank 0 alone and back, wherever the loop can be interrupted."""
+    """Moves from all ranks to rank 0 alone and back, wherever the loop can be interrupted."""
     sizes = dict.fromkeys([(world_size, 1), (1, world_size)])
     return [Move(part, *pair) for part in parts_of(subject) for pair in sizes]
 

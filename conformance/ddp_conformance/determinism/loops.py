@@ -120,7 +120,8 @@ def run_leg(subject: TrainLoop, case: Case, run: str, leg: Leg, turn: int) -> li
 def try_leg(
     subject: TrainLoop, case: Case, run: str, leg: Leg, turn: int, tell: Callable[[bool], None]
 ) -> list[Record]:
-    """As :func:`run_leg`, for a call that the loop may refuse by an exception or an exit code.
+    """Call :func:`run_leg`, which the loop may refuse by an exception or an
+    exit code.
 
     Args:
         tell: called with whether it has raised; in the handler of the exception, so that a hang of
@@ -140,7 +141,9 @@ def try_leg(
 
 
 def final_parameters(subject: TrainLoop, case: Case, leg: Leg, turn: int) -> dict[str, Tensor]:
-    """Those of one process in float64, and its buffers, by name; empty if none are reported."""
+    """The parameters of one process in float64, and its buffers, by name; empty if none are
+    reported.
+    """
     notes = KeepsTheEnd(case.rank, "rounding")
     _call(subject, case, leg, turn, notes)
     return notes.tensors

@@ -127,7 +127,7 @@ _recorded: Recent[tuple[Any, ...], tuple[Subject, tuple[Run, ...]]] = Recent()
 def record_once(
     subject: Subject, ranks: Ranks, cases: Sequence[Case], observe: Observe, way: str
 ) -> tuple[Run, ...]:
-    """As :func:`record`, for histories that several guarantees use.
+    """Record as :func:`record` does, for histories that several guarantees use.
 
     Equal runs are made once; ``way`` names the way of observing, as part of the key.
     """

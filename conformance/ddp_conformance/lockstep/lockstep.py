@@ -60,7 +60,7 @@ class Lockstep:
         self._meet = meet
         self._after = after
         self.calls: list[Collective] = []
-        """This rank's announcements, in order; the last one may not have been started."""
+        """The announcements of this rank, in order; the last one may not have been started."""
         self.diverged = False
         """Whether some rank announced something else; no collective was started from there on."""
 
@@ -74,7 +74,7 @@ class Lockstep:
                 self.announce(f"{what} of {ranks_in_words(members)}", call_site())
 
     def go_on(self, group: dist.ProcessGroup) -> None:
-        """After a collective that was announced."""
+        """Go on after a collective that was announced."""
         if self._after is not None and group.size() == self._ranks.world_size:
             self._after()
 
@@ -114,7 +114,7 @@ def in_lockstep(lockstep: Lockstep) -> Iterator[None]:
 
 
 def _do_nothing(group: dist.ProcessGroup) -> None:
-    """After a collective."""
+    """Do nothing after a collective."""
 
 
 @contextmanager
@@ -209,7 +209,9 @@ def description(name: str, form: Form, args: Sequence[Any], kwargs: Mapping[str,
 
 
 def _reduction(given: Sequence[Any]) -> str:
-    """Its name, without the factor of ``PREMUL_SUM``, which may differ between ranks."""
+    """The name of a reduction, without the factor of ``PREMUL_SUM``, which may differ between
+    ranks.
+    """
     # One overload takes options, the others the operation or a member of its enum.
     arguments = (getattr(one, "reduceOp", one) for one in given)
     ops = (getattr(op, "op", op) for op in arguments)

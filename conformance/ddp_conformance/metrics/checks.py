@@ -79,7 +79,7 @@ WITHOUT = "the same metric without an empty rank"
 Reporting: TypeAlias = Metric | Evaluation
 
 Deal: TypeAlias = Callable[[int, int], list[Sequence[int]]]
-"""From the number of samples and of ranks to the samples of each rank."""
+"""A function of the numbers of samples and ranks that returns the samples of each rank."""
 
 
 def in_turn(size: int, world_size: int) -> list[Sequence[int]]:
@@ -360,7 +360,7 @@ def _runs(
 
 
 def find_different_calls(subject: Reporting, ranks: Ranks) -> tuple[Violation, ...]:
-    """MET-06."""
+    """Check MET-06."""
     return judge_each(uneven_runs(subject, ranks), lambda run: judge_same_calls(run.history))
 
 

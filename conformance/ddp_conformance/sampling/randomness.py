@@ -96,7 +96,7 @@ def permutation(size: int) -> TorchSampler[Any]:
 
 
 def weighted(size: int) -> TorchSampler[Any]:
-    """As many indices as samples, with replacement, from torch's global generator."""
+    """Draw as many indices as samples, with replacement, from torch's global generator."""
     return WeightedRandomSampler([index + 1.0 for index in range(size)], size)
 
 
@@ -167,7 +167,7 @@ class DrawingCollate:
 
 
 class SigningCollate:
-    """As another one, beside the number of the worker that collates."""
+    """A collate function like another one, which adds the number of the worker that collates."""
 
     def __init__(self, collate: Callable[[Any], Any]) -> None:
         self._collate = collate

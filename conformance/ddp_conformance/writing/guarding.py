@@ -126,7 +126,7 @@ def ask(guard: Any, case: Case) -> Guarded:
 
 
 def ask_at_start(start: Start, load: Callable[[], Any]) -> Guarded:
-    """In a process that a launcher has just started."""
+    """Ask in a process that a launcher has just started."""
     forget_rank()
     become_rank(start.environment)
     try:
@@ -137,7 +137,7 @@ def ask_at_start(start: Start, load: Callable[[], Any]) -> Guarded:
 
 
 def ask_after_forks(case: Case, starts: Sequence[Start], load: Callable[[], Any]) -> list[Guarded]:
-    """With a guard that the launcher's own process has made, before its children had ranks."""
+    """Ask with a guard that the launcher's own process has made, before its children had ranks."""
     forget_rank()
     try:
         guard = load()(case)
@@ -152,7 +152,7 @@ def ask_after_forks(case: Case, starts: Sequence[Start], load: Callable[[], Any]
 
 
 def find_wrong_guard(subject: Guard, ranks: Ranks) -> tuple[Violation, ...]:
-    """WRT-05."""
+    """Check WRT-05."""
     runs = record(subject, ranks, cases_of(ranks, (1,)), observe_guard)
     each_machine = "once_per_node" in subject.traits
     return judge_each(runs, lambda run: judge_guard(run.history, each_machine=each_machine))

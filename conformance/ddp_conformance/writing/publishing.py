@@ -84,7 +84,7 @@ def observe_publishing(
 
 
 class Turn(NamedTuple):
-    """Which record is published, and how its ranks are held."""
+    """A record to be published: its number, and how its ranks are held."""
 
     number: int
     late: int

@@ -1,4 +1,4 @@
-"""Which files the Python code of this process writes, and what can be read in between.
+"""The files that the Python code of this process writes, and what can be read in between.
 
 An audit hook sees what Python opens, renames, links and touches, wherever the path came from;
 ``torch.save``, which opens files in C++, is wrapped. What other libraries do in C++ is not seen.
@@ -38,13 +38,13 @@ class Written:
     """A file that was written, and is still there."""
 
     path: str
-    """Below the folder."""
+    """The path below the folder."""
     lock: bool
-    """It was locked, and is empty."""
+    """Whether the file was locked, and is empty."""
     claim: str = ""
     """What only one process can have, if this one tried to have it and may have failed."""
     own: bool = False
-    """This process has written what it claims."""
+    """Whether this process has written what it claims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class FileChange:
     """What is about to be done to files or folders."""
 
     paths: tuple[str, ...]
-    """Below the folder; of a rename both."""
+    """Paths below the folder; of a rename both."""
     takes: bool = False
-    """Of several that have looked whether it is to be done, only one can do it."""
+    """Whether only one can do it, of several that have looked whether it is to be done."""
     names: bool = False
     """A file that was written gets the name by which others know it."""
 
@@ -98,7 +98,7 @@ class WriteLog:
                 self._note(below, claim)
 
     def _rename(self, source: str | None, target: str | None) -> None:
-        """One file can be moved by one process only."""
+        """Note a rename: one file can be moved by one process only."""
         paths = tuple(path for path in (source, target) if path is not None)
         if paths:
             self._before(FileChange(paths, source is not None, target is not None))
@@ -132,7 +132,7 @@ class WriteLog:
                     yield path
 
     def connect(self, database: Any, *arguments: Any, **options: Any) -> sqlite3.Connection:
-        """As ``sqlite3.connect``, noting the changes of rows.
+        """Connect as ``sqlite3.connect`` does, noting the changes of rows.
 
         To connect is not to write: readers do it without saying that they only read.
         """
@@ -148,7 +148,7 @@ class WriteLog:
         return connection
 
     def open_in_torch(self, name: object, *arguments: Any, **options: Any) -> Any:
-        """As what ``torch.save`` opens a path with, or a stream that it was given."""
+        """Stand in for what ``torch.save`` opens a path with, or a stream that it was given."""
         self.keep(name)
         return _open_in_torch(name, *arguments, **options)
 
@@ -162,10 +162,10 @@ _NEW = "/"
 _CLAIMS = {"os.link": _NEW, "os.symlink": _NEW}
 
 _NAMES = frozenset({"os.link", "os.symlink"})
-"""Those that give a file that was written the name by which others know it."""
+"""Events that give a file that was written the name by which others know it."""
 
 _TAKES = frozenset({"os.mkdir", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree"})
-"""Those of what only one rank can do, of several that have looked whether it is to be done."""
+"""Events of what only one rank can do, of several that have looked whether it is to be done."""
 
 _LOCKS = frozenset({"fcntl.flock", "fcntl.lockf"})
 

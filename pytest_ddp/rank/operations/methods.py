@@ -31,7 +31,7 @@ _PASSES_ON = frozenset(
         *("exception", "is_success"),
     }
 )
-"""Those that pass it on to where a wait is not seen."""
+"""Methods of a ``Work`` that pass it on to where a wait is not seen."""
 
 _group: Any = dist.ProcessGroup
 _work: Any = dist.Work

@@ -73,10 +73,12 @@ class Subscriber(Protocol):
         """A wait for its ``Work`` has ended."""
 
     def passed_on(self, operation: Operation) -> None:
-        """Its ``Work`` was given to a Future or to C++, where not every wait for it is seen."""
+        """An operation's ``Work`` was given to a Future or to C++, where not every
+        wait for it is seen.
+        """
 
     def dropped(self, operation: Operation) -> None:
-        """Its ``Work`` is gone, and nothing has waited for it."""
+        """An operation's ``Work`` is gone, and nothing has waited for it."""
 
 
 class Recorder:
@@ -86,16 +88,16 @@ class Recorder:
     """
 
     def before(self, operation: Operation) -> None:
-        """It is issued now, by Python or by a functional collective."""
+        """An operation is issued now, by Python or by a functional collective."""
 
     def returned(self, operation: Operation, error: BaseException | None) -> None:
-        """That issue has returned."""
+        """The call that issued it has returned."""
 
     def waits(self, operation: Operation) -> None:
-        """This thread waits for its ``Work``, or for all of an operation that has none."""
+        """The calling thread waits for its ``Work``, or for all of an operation that has none."""
 
     def waited(self, operation: Operation, error: BaseException | None) -> None:
-        """That wait has ended."""
+        """The wait has ended."""
 
     def group_begins(self, name: str, by_user: bool) -> None:
         """A group gets its name, which an earlier one may have had."""
@@ -149,11 +151,11 @@ class Operations:
         """Threads that wait for a ``Work`` of no known operation."""
         self.subscriptions: Subscriptions = ()
         self.at_method: Subscriptions = ()
-        """Those called at a method of ``ProcessGroup`` or a functional collective."""
+        """Subscribers called at a method of ``ProcessGroup`` or a functional collective."""
         self.at_operator: Subscriptions = ()
-        """Those called when these call an operator."""
+        """Subscribers called when a method or a functional collective calls an operator."""
         self.at_cpp: Subscriptions = ()
-        """Those called at an operator that C++ calls."""
+        """Subscribers called at an operator that C++ calls."""
         self.local = _Local()
         self._exchanges: dict[int, Operation] = {}
         """The operation of the ``ddp`` fixture that each thread waits in."""
@@ -163,7 +165,7 @@ class Operations:
         self._provided: dict[Needs, Callable[[], None]] = {}
         self._announces_uses = False
         self._with_event: dict[str, Subscriptions] = dict.fromkeys(_EVENTS, ())
-        """Those that are called at an event after the issue, the earliest first."""
+        """Subscribers that are called at an event after the issue, the earliest first."""
         self._lock = threading.RLock()
 
     # ------------------------------------------------------------------ for subscribers

@@ -397,8 +397,8 @@ def test_without_a_terminal(suite: Suite) -> None:
     finished.assert_outcomes(failed=2)
     refusal = "the standard input of pytest is no terminal"
     assert f"cannot open a debugger: {refusal}" in finished["test_stops"].text
-    told = [text for text in finished.warnings if refusal in text]
-    assert told == [f"--pdb opens no debugger in ranks: {refusal}"]
+    shown = [text for text in finished.warnings if refusal in text]
+    assert shown == [f"--pdb opens no debugger in ranks: {refusal}"]
 
 
 def test_in_a_worker_of_xdist(suite: Suite) -> None:

@@ -44,7 +44,7 @@ class ByDcp(Moves):
         }
 
     def momenta(self) -> list[Tensor]:
-        """Of all parameters; zero before the first step."""
+        """The momenta of all parameters; zero before the first step."""
         state = self.optimizer.state
         zero = {p: torch.zeros_like(p) for p in self.bare.parameters()}
         return [state.get(p, {}).get("momentum_buffer", zero[p]) for p in zero]
@@ -64,7 +64,7 @@ class ByDcp(Moves):
         return torch.zeros_like(self.bare.state_dict()[name]) if kind == "model" else b""
 
     def content_of(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """As one mapping, from which it is loaded."""
+        """The content of a checkpoint as one mapping, from which it is loaded."""
         momenta = [state[f"momentum.{i}"] for i in range(len(self.momenta()))]
         buffers = {i: {"momentum_buffer": tensor} for i, tensor in enumerate(momenta)}
         number = sum(key.startswith("rank.") for key in state)
@@ -106,11 +106,11 @@ class CursorOfEach(ByDcp):
         return {**super().own(), "cursor": self.next_sample()}
 
     def next_sample(self) -> int:
-        """Of this rank; in the order of all."""
+        """This rank's next sample, in the order of all."""
         return self.step * self.global_batch() + self.offset()
 
     def offset(self) -> int:
-        """From where in each step this rank reads."""
+        """The place in each step from which this rank reads."""
         return self.case.rank if self.cursor is None else self.cursor % self.global_batch()
 
     def batches(self) -> list[list[int]]:
@@ -124,7 +124,7 @@ class CursorOfEach(ByDcp):
         return content
 
     def cursor_in(self, state: Mapping[str, Any], ranks: Any) -> int:
-        """Its own; one that all ranks' follow from, if others have saved."""
+        """The rank's own cursor; one that all ranks' follow from, if others have saved."""
         same = len(ranks) == self.case.world_size
         first = int(ranks[0]["cursor"])
         return int(ranks[self.case.rank]["cursor"]) if same else first + self.case.rank
@@ -159,7 +159,7 @@ class MomentumOfEach(ByDcp):
         return optimizer
 
     def exchange(self) -> None:
-        """Before a step."""
+        """Exchange gradients before a step."""
         for momentum, parameter in zip(self.own_momenta, self.model.parameters(), strict=True):
             assert parameter.grad is not None
             momentum.mul_(0.9).add_(parameter.grad)
@@ -185,7 +185,7 @@ class MomentumOfEach(ByDcp):
         return {**content, "optimizer": self.optimizer.state_dict()}
 
     def momentum_in(self, state: Mapping[str, Any], i: int) -> Tensor:
-        """Of one parameter."""
+        """The momentum of one parameter."""
         found = [v for key, v in sorted(state.items()) if key.startswith(f"momentum.{i}.")]
         same = len(found) == self.case.world_size
         return found[self.case.rank] if same else torch.stack(found).mean(0)

@@ -64,7 +64,7 @@ def _states(obj: Any, bare: set[str]) -> Iterator[Mapping[str, Any]]:
 
 
 def bare_name(name: str) -> str:
-    """Without what wrappers and the compiler put into it."""
+    """The name of a parameter without what wrappers and the compiler put into it."""
     return _WRAPPERS.sub("", name).removeprefix(".")
 
 

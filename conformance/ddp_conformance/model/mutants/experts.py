@@ -117,7 +117,7 @@ class ExpertStep:
                 parameter.grad.div_(self.case.world_size)
 
     def norm(self) -> float:
-        """Of all experts, wherever they are, and of each dense layer once."""
+        """The norm of all experts, wherever they are, and of each dense layer once."""
         experts = square(p.grad for p in self.experts)
         if self.case.world_size > 1:
             experts = summed_over_ranks(experts)
@@ -134,7 +134,7 @@ class Unscaled(ExpertStep):
     """Has another sum of the squares, and the same norm: each rank's share of the dense ones."""
 
     def norm(self) -> float:
-        """In one reduction of both."""
+        """The norm in one reduction of both."""
         world_size = self.case.world_size
         own = square(p.grad for p in self.experts) + square(p.grad for p in self.dense) / world_size
         return float((summed_over_ranks(own) if world_size > 1 else own).sqrt())
@@ -154,7 +154,7 @@ class DividesTheLoss(ExpertStep):
         self.model = getattr(self.model, "module", self.model)
 
     def step(self, number: int) -> Mapping[str, float]:
-        """As the other one."""
+        """Step as the other one does."""
         points, targets = batch_of(number, share(self.case))
         self.optimizer.zero_grad()
         loss = nn.functional.mse_loss(self.model(points), targets, reduction="sum")
@@ -191,7 +191,7 @@ class WithoutExperts(ExpertStep):
     """All ranks agree on a norm that leaves the experts out."""
 
     def norm(self) -> float:
-        """Of the dense layers."""
+        """The norm of the dense layers."""
         if self.case.world_size == 1:
             return super().norm()
         return float(square(p.grad for p in self.dense).sqrt())
@@ -207,7 +207,7 @@ class CountsDenseForEachRank(ExpertStep):
     """The squares of all ranks' gradients are summed, whether or not others have them too."""
 
     def norm(self) -> float:
-        """Of what each rank has."""
+        """The norm of what each rank has, summed over ranks."""
         own = square(p.grad for p in self.model.parameters())
         return float((summed_over_ranks(own) if self.case.world_size > 1 else own).sqrt())
 

@@ -135,7 +135,7 @@ def normalises_by_rank(case: Case) -> Made:
 
 
 def stepping(case: Case, model: Any) -> Step:
-    """As :func:`adam`, with any model."""
+    """A step as of :func:`adam`, with any model."""
     optimizer = Adam(model.parameters(), RATE)
 
     def step(number: int) -> None:

@@ -120,7 +120,7 @@ class SplitStep:
         """Nothing: each rank has the whole gradient of what it has."""
 
     def norm(self) -> float:
-        """In which what all have counts once."""
+        """The norm in which what all have counts once."""
         split = [p.grad for p in self.model.parameters() if isinstance(p, DTensor)]
         same = [p.grad for p in self.model.parameters() if not isinstance(p, DTensor)]
         parts = square(map(own, split))
@@ -201,7 +201,7 @@ def norm_not_reduced(case: Case) -> Made:
 
 
 class BiasOnEach(SplitNet):
-    """As a layer whose bias is left in what each rank computes."""
+    """A layer whose bias is left in what each rank computes."""
 
     def whole(self, part: Tensor, group: Any) -> Tensor:
         """The bias is a part of what is summed."""
@@ -264,7 +264,7 @@ class LocalNorm(SplitStep):
     """Each rank clips by what it has."""
 
     def norm(self) -> float:
-        """Of the own parts."""
+        """The norm of the own parts."""
         return float(square(own(p.grad) for p in self.model.parameters()).sqrt())
 
 
