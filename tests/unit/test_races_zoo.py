@@ -8,12 +8,15 @@ from dataclasses import replace
 import pytest
 
 from fidelity.races.delays import line_of, places, repeated, with_places
-from fidelity.races.exploring import FOUND, REPLAY, Exploration
+from fidelity.races.exploring import BOUNDED, FOUND, HOLDS, REPLAY, UNDECIDED, Exploration
 from fidelity.races.records import Program, programs
 from fidelity.races.rivals import Attempt
 from fidelity.races.running import PROGRAMS
 from fidelity.races.table import Row, accused, page
 from fidelity.races.truth import planned
+from pytest_ddp.extensions.explore import words
+from pytest_ddp.extensions.explore.schedule import parse_schedule
+from pytest_ddp.extensions.explore.tally import Tally
 
 PROGRAM = """\
 from __future__ import annotations
@@ -101,6 +104,15 @@ def test_a_find_is_read_from_the_text() -> None:
     assert REPLAY.findall(text) == ["1@open:best.ckpt#1"]
     long = text.replace("Replay: ", "Replay:\n  ")
     assert REPLAY.findall(long) == ["1@open:best.ckpt#1"]
+
+
+def test_numbers_of_a_session_are_found_in_its_summary() -> None:
+    tally = Tally()
+    tally.explored, tally.holds, tally.expired = 2, 40, 3
+    tally.undecided = [words.undecided(parse_schedule("1@open:best.ckpt#1"), "Empty")] * 2
+    summary = "\n".join(tally.lines())
+    assert (HOLDS.findall(summary), BOUNDED.findall(summary)) == (["40"], ["3"])
+    assert len(UNDECIDED.findall(summary)) == 2
 
 
 def explored(**changes: object) -> Exploration:

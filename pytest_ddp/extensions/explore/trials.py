@@ -6,11 +6,11 @@ comes before it. The holds come in this order:
 1. for each kind of conflict once;
 2. for each kind again, with another thread held, at the other line, or at another operation;
 3. each started thread at its begin, then each rank at the test's begin;
-4. for each kind its last occurrence;
+4. for each kind its last occurrence; then between two uses of one thing by a thread, such as a look
+   and the change after it, where an earlier hold has turned both around;
 5. two holds: one that was tried, and one of a conflict of that run; then two begins. By turns with
-   these come the holds between two uses of one thing, such as a look and the change after it, where
-   an earlier hold has turned both around; and the conflicts that are left: other occurrences of
-   what was tried, which in a long loop would leave no run for two holds.
+   these come the conflicts that are left: other occurrences of what was tried, which in a long loop
+   would leave no run for two holds.
 
 A conflict needs no hold of its own if an earlier one has turned its order around.
 """
@@ -141,6 +141,7 @@ class Exploration:
         yield from self._begins()
         last = {conflict.kind: conflict for conflict in self._conflicts.values()}
         yield from (_hold(conflict) for conflict in open_ if last[conflict.kind] is conflict)
+        yield from self._splits()
 
     def _splits(self) -> Iterator[Hold]:
         """For each kind once, the hold between a thread's first use of a thing and another one.
@@ -165,7 +166,6 @@ class Exploration:
 
     def _other_holds(self) -> Iterator[Hold]:
         """The holds of what is left: of each kind by turns what is farthest from what is done."""
-        yield from self._splits()
         places: Counter[Kind] = Counter()
         done: defaultdict[Kind, list[int]] = defaultdict(list)
         left: list[tuple[Kind, int, Hold]] = []

@@ -253,7 +253,10 @@ def test_a_race_is_found_by_the_smallest_schedule(
 
 @pytest.mark.parametrize(
     "program",
-    [last_writer, from_any, changed_between_two_reads, two_stale_reads, late_in_two_steps],
+    [
+        *(last_writer, from_any, changed_between_two_reads, two_stale_reads, late_in_two_steps),
+        two_holders_of_a_lock,
+    ],
 )
 def test_no_single_hold_shows_what_needs_two(program: Program) -> None:
     """So that the cases above are what they are meant to be."""
