@@ -24,7 +24,7 @@ from pytest_ddp.system.file_events import files_of, follow_looks, full_path, ope
 SEGMENTS = "segments"
 """File with the names of the shared-memory segments that a rank opened."""
 _MEMORY = "/dev/shm/"
-_WRAPPERS = re.compile(r"(?:^|\.)(?:_orig_mod|module|_fsdp_wrapped_module)(?=\.|$)")
+_WRAPPERS = re.compile(r"(?:^|\.)(?:_orig_mod|module|_(?:fsdp|checkpoint)_wrapped_module)(?=\.|$)")
 
 
 def install(order: Order, journal: Journal, nemesis: Nemesis, bare: set[str]) -> None:
