@@ -37,7 +37,8 @@ def in_bfloat16(case: Case) -> Any:
     return model, step
 
 
-SHARED = tuple(f"ddp_conformance.model.mutants.{name}" for name in ("tensor_parallel", "narrow"))
+_MODULES = "tensor_parallel", "narrow", "vocabularies"
+SHARED = tuple(f"ddp_conformance.model.mutants.{name}" for name in _MODULES)
 """Their ranks share their samples: what all have is not reduced."""
 
 LEGAL = [
