@@ -106,13 +106,13 @@ def read(frame: FrameType | None, last: FrameType | None, *, is_python: bool) ->
 class Origin(NamedTuple):
     """The part of a stack between an operator and the user's code."""
 
-    objects: str | None
+    objects: str | None = None
     """The collective of objects that it is a part of."""
-    batch: int
+    batch: int = 0
     """Which of its call of ``batch_isend_irecv`` it is, from 1; 0 for none."""
-    functional: str
+    functional: str = ""
     """Who called a functional collective, ``user`` or ``library``; empty for other operations."""
-    site: Site | None
+    site: Site | None = None
 
 
 def origin_of(frame: FrameType | None) -> Origin:
