@@ -17,6 +17,8 @@ ROOT = Path(__file__).parent
 
 EXHAUSTIVE = (
     "conformance/ecosystem/",
+    # Other optimizers and faults on the same meshes.
+    "conformance/model/test_meshes.py::test_further_steps",
     "tests/acceptance/ci/",
     "tests/acceptance/extensions/comms/test_four_ranks.py",
     # GPUs of several machines.
@@ -27,8 +29,10 @@ EXHAUSTIVE = (
     *(f"tests/reference/{name}/test_program.py" for name in ("resnet", "training", "windows")),
     "tests/reference/training/test_moving.py::test_a_checkpoint_moves_between_all",
     "tests/reference/training/test_ranks.py",
-    # Red once on a busy machine, and not understood: one rank fails 0.3 s after the other.
-    "tests/acceptance/terminal/test_debugger.py::test_several_that_failed_come_one_after",
+    # Each red once on a busy machine, and not understood: 60 of 60 runs of what the first looks at
+    # had the right text afterwards.
+    "tests/acceptance/extensions/adopt/test_spawn_lies.py::test_what_became_of_the_others",
+    "tests/acceptance/extensions/adopt/test_loaders.py::test_served_processes_have_workers",
     # These need minutes or the package index; `make release` runs them as well.
     *(f"tests/release/test_{name}.py" for name in ("clean_install", "sdist")),
     # These need build/zoo: plugins of other projects, installed beside the environment.

@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] = ()) -> None:
 
 
 def _medians(suite: str, calls: int) -> dict[str, float]:
-    """In microseconds."""
+    """Medians in microseconds."""
     with tempfile.TemporaryDirectory() as directory:
         results = Path(directory, "results")
         run(suite, environment={"BENCHMARK_COUNT": str(calls), "BENCHMARK_RESULTS": str(results)})

@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.measure import SUITES, run
 
 _RUNS = 9
-"""Of each test, recorded ones included."""
+"""The number of runs of each test, recorded ones included."""
 
 
 def main(arguments: Sequence[str] = ()) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 FIRST, LAST = 20, 200
-"""Between these tests is measured: the first ones build groups and fill caches."""
+"""The tests between which is measured: the first ones build groups and fill caches."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

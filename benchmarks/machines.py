@@ -64,7 +64,7 @@ _LOOK = 0.2
 _PID = 1 << 30
 """A number that no process has."""
 _PAGE = 2, bytes(6144)
-"""Of a rank's files the one that changes with each test: its place among them, its content."""
+"""The file of a rank that changes with each test: its place among the rank's files, its content."""
 
 
 @dataclasses.dataclass
@@ -80,7 +80,7 @@ class Traffic:
 
 
 class Machine:
-    """One that is simulated."""
+    """A machine that is simulated."""
 
     def __init__(self, line: AgentConnection, node: int, folder: str, traffic: Traffic) -> None:
         self._line, self._traffic = line, traffic
@@ -170,7 +170,7 @@ def _done(test: int) -> Done:
 
 @dataclasses.dataclass(frozen=True)
 class Spent:
-    """By one more test, of which all ranks were told."""
+    """What one more test takes, of which all ranks were told."""
 
     machines: int
     ranks: int

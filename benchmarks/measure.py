@@ -27,14 +27,14 @@ class Candidate:
     counts: tuple[int, int]
     """Numbers of tests of the short and the long session."""
     arguments: tuple[str, ...] = ()
-    """For pytest."""
+    """Arguments for pytest."""
     launcher: tuple[str, ...] = ()
-    """In the place of ``python``, with the number of ranks for ``{world_size}``."""
+    """The command in the place of ``python``, with the number of ranks for ``{world_size}``."""
     world_size: int = 4
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def on(self, ranks: int) -> Candidate:
-        """The same with another number of ranks."""
+        """This candidate with another number of ranks."""
         return replace(self, world_size=ranks)
 
 
@@ -44,19 +44,20 @@ class Spent:
 
     wall: float
     cpu: float
-    """Of all its processes, user and system."""
+    """Processor time of all its processes, user and system."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Seconds."""
+    """The cost of tests, in seconds."""
 
     start: float
-    """Of a session with no test, extrapolated."""
+    """The cost of a session with no test, extrapolated."""
     test: float
-    """Of one more test."""
+    """The cost of one more test."""
     cpu: float
-    """Of all processes for one more test: it hardly depends on what else the machine does."""
+    """Processor time of all processes for one more test: it hardly depends on what else the machine
+    does."""
 
 
 def costs(candidates: Sequence[Candidate], repeats: int) -> list[Cost]:

@@ -36,14 +36,14 @@ Function = tuple[str, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Of one kind of process."""
+    """The profile of one kind of process."""
 
     cpu: float
     """Seconds for one test, without the profiler."""
     parts: dict[str, float]
     """Processor time of each part's own code, as the profiler has it; most first."""
     functions: dict[str, float]
-    """The same for each function."""
+    """Processor time of each function."""
 
 
 def main(arguments: Sequence[str] = ()) -> None:

@@ -29,7 +29,7 @@ class Candidate(NamedTuple):
 
     name: str
     arguments: tuple[str, ...] = ()
-    """For pytest."""
+    """Arguments for pytest."""
     launcher: tuple[str, ...] = (sys.executable,)
 
 

@@ -66,7 +66,7 @@ class Verdict:
 
     failed: bool
     seconds: float
-    """Since the last step of any rank; NaN if none came so far, infinite if it was waited
+    """Seconds since the last step of any rank; NaN if none came so far, infinite if it was waited
     for in vain."""
 
     def __str__(self) -> str:

@@ -21,7 +21,7 @@ _MODELS = {
     "transformer": "transformer of 206,980 parameters",
 }
 _RUNS = 5
-"""Of a reference: the first, a plain one, and three with rounding."""
+"""The runs of a reference: the first, a plain one, and three with rounding."""
 Noted = list[tuple[str, float]]
 
 
@@ -55,9 +55,9 @@ class Reference:
 
     first: float
     plain: float
-    """Of its second run."""
+    """Seconds of the second run."""
     rounding: float
-    """Of three with rounding."""
+    """Seconds of three with rounding."""
 
 
 def table(noted: Noted) -> Iterator[str]:

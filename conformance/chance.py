@@ -23,10 +23,10 @@ from ddp_conformance.framework.verdict import EVIDENCE
 FILE = "--ddp-verdicts"
 FOLDER = Path("build/chance")
 NO_VERDICT = "no verdict"
-"""Of a test that a run did not come to."""
+"""The outcome of a test that a run did not come to."""
 
 Verdicts = Mapping[str, str]
-"""From a test's id to how it ended."""
+"""How each test ended, by its id."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,7 +55,7 @@ class Writing:
             self._verdicts[report.nodeid] = ended[0] if ended else str(report.outcome)
 
     def pytest_sessionfinish(self) -> None:
-        """Also of a run that was interrupted."""
+        """Write the verdicts, also those of a run that was interrupted."""
         self._target.write_text(json.dumps(self._verdicts, indent=1), encoding="utf-8")
 
 

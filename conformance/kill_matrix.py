@@ -65,7 +65,9 @@ def _fate(check: Check, subject: Subject) -> str:
 
 
 def shown_mutants() -> list[Mutant]:
-    """Those that a machine without GPUs can run: the page does not depend on where it is made."""
+    """The mutants that a machine without GPUs can run: the page does not depend on where it is
+    made.
+    """
     return [mutant for mutant in all_mutants() if "gpu" not in mutant.subject.traits]
 
 
@@ -108,7 +110,7 @@ def title(mutant: Mutant) -> str:
 
 
 def read(page: str) -> dict[str, dict[str, str]]:
-    """From a page: the first cell of each row to the fates in it."""
+    """Read a page: the fates in each row, by its first cell."""
     found: dict[str, dict[str, str]] = {}
     columns: list[str] = []
     for line in page.splitlines():

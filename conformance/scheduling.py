@@ -1,4 +1,4 @@
-"""Which tests go to one process of pytest-xdist: those of a file, and of files with one server.
+"""The tests that go to one process of pytest-xdist: those of a file, and of files with one server.
 
 A rank starts multiprocessing's server of forks for its DataLoader workers, and servers of launched
 ranks, at the first test that needs them; they take seconds, and serve later tests.
@@ -42,5 +42,5 @@ class ByServer(LoadFileScheduling):
 
 
 def make(config: pytest.Config, log: Producer) -> ByServer | None:
-    """For the hook; None leaves the choice to xdist."""
+    """Make the scheduler for the hook; None leaves the choice to xdist."""
     return ByServer(config, log) if config.getoption("dist") == "loadfile" else None

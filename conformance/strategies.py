@@ -75,5 +75,5 @@ def changed(history: Sequence[Any], record: Any, **changes: object) -> list[Any]
 
 
 def texts(found: Sequence[object]) -> list[str]:
-    """Of the violations."""
+    """The texts of the violations."""
     return [str(violation) for violation in found]

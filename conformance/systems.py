@@ -1,4 +1,4 @@
-"""Which system each checked part belongs to: one of the reference, or a library."""
+"""The system that each checked part belongs to: one of the reference, or a library."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REFERENCE = {
     ),
     "lightning": ("lightning_fit",),
 }
-"""By system of ``ddp_reference``, the names of its parts; and a part of Lightning itself."""
+"""The names of the parts by system of ``ddp_reference``; and a part of Lightning itself."""
 
 _SYSTEMS = {part: system for system, parts in REFERENCE.items() for part in parts}
 _LIBRARY = re.compile(r"conformance/ecosystem/(?:\w+/)?test_(\w+)\.py")

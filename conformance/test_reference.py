@@ -24,7 +24,7 @@ def make_images(case: Case) -> None:
 
 
 def make_hdf5(case: Case) -> None:
-    """The same as one HDF5 file."""
+    """Make the data as one HDF5 file."""
     make_images(case)
     mit1003_loader_hdf5.convert(case.directory, case.directory / "all.h5", SIZE)
 

@@ -19,7 +19,7 @@ class Suite:
     package: str
     version: str
     arguments: tuple[str, ...]
-    """For pytest."""
+    """Arguments for pytest."""
     folder: Path | None = None
     """Where the tests lie; None for the source distribution."""
     ranks: int = 2
@@ -31,7 +31,7 @@ class Suite:
 _NO_TRIO = tuple(f"--ignore=tests/test_async{name}.py" for name in ("", "_filters"))
 _OLD_STYLE = ("-W", "default::pytest.PytestRemovedIn10Warning")
 _NO_INI = ("-c", os.devnull, "--rootdir=.")
-"""For a suite without settings: pytest would find those of this repository, around it."""
+"""Arguments for a suite without settings: pytest would find those of this repository, around it."""
 _NUMPY = ("fft", "linalg", "matrixlib", "polynomial")
 _NETWORKX = ("classes", "drawing", "generators", "readwrite", "tests", "utils")
 

@@ -58,7 +58,7 @@ class Ddp:
         self.local_rank = local_rank
         """Number of this rank among those on its machine, as ``LOCAL_RANK`` has it."""
         self.backend = backend
-        """As torch takes it: ``"gloo"``, ``"nccl"``, ``"cpu:gloo,cuda:nccl"``."""
+        """The backend as torch takes it: ``"gloo"``, ``"nccl"``, ``"cpu:gloo,cuda:nccl"``."""
         self._device = device
         self._device_index = device_index
         self._transport = transport

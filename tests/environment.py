@@ -7,7 +7,8 @@ TEMPORARY_ROOT = "PYTEST_DEBUG_TEMPROOT"
 
 
 def without_outer_run(*also: str) -> dict[str, str]:
-    """That of the tests, without what speaks of them to pytest, and without these variables.
+    """The environment of the tests, without what speaks of them to pytest, and without these
+    variables.
 
     Kept is the folder for temporary files that ``conftest.py`` gives to all inner runs.
     """

@@ -68,7 +68,8 @@ _ROOMS = {
         "frontend",
     ),
 }
-"""From the ground up: a room imports of those that stand before it, never of a later one."""
+"""The rooms from the ground up: a room imports of those that stand before it, never of a later
+one."""
 
 
 _SHARED_MODULES = {
@@ -96,7 +97,7 @@ _NEED_THE_PUBLIC = {
     "pytest_ddp.rank.exits.crash_stacks",  # replaces os._exit
     "pytest_ddp.rank.life",  # sets the temporary directory that tests see
     "pytest_ddp.extensions.adopt.ranks.served_surroundings",  # sets os.environ of a process
-    "pytest_ddp.extensions.explore.ranks.file_points",  # replaces os.stat
+    "pytest_ddp.system.file_events",  # replaces os.stat
     "pytest_ddp.rank.cleanup.cleanup",  # looks at the os.environ that tests have left
 }
 """Modules that use the standard library as tests see it, patches included."""
@@ -365,7 +366,9 @@ def _is_private(name: str) -> bool:
 
 
 def _is_listed(name: str, rows: str) -> bool:
-    """By itself if it is private; by the file that uses it if only its module is."""
+    """Whether a name is listed: by itself if it is private; by the file that uses it if only its
+    module is.
+    """
     _, _, last = name.rpartition(".")
     return last in rows if last.startswith("_") else bool(rows)
 

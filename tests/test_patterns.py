@@ -171,7 +171,7 @@ _SOURCES: dict[str, dict[str, str]] = {
         "what pytest prints": "brief",
     },
 }
-"""By file, the source of a text, and the constants or functions that read such texts."""
+"""The source of each file's texts, and the constants or functions that read such texts."""
 
 _PATTERNS = frozenset(
     {"compile", "match", "search", "fullmatch", "sub", "subn", "split", "findall", "finditer"}

@@ -38,7 +38,7 @@ class ForgetsTheOtherMachines(SharedSamples):
 
 
 class SaysThatAPeerFailed(ForgetsTheOtherMachines):
-    """The same, in words of its own where it is cut off."""
+    """Raises an error in words of its own where that barrier is cut off."""
 
     def build(self, produce: Produce) -> None:
         try:

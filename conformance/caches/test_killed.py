@@ -135,7 +135,7 @@ class OnlyInTests(MarkedWhenWhole):
 
 
 class ProfilesItself(TrustsFilesOfFullSize):
-    """Its builder takes away that by which its files are seen."""
+    """A cache whose builder sets a profiler, in place of the one by which its files are seen."""
 
     def fill(self, content: Mapping[str, Tensor]) -> None:
         with cProfile.Profile():

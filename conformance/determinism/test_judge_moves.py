@@ -24,7 +24,7 @@ GLOBAL = Terms(frozenset({"global_batch"}))
 NOTHING = Terms()
 TO_ONE, TO_ALL = Move("mid-epoch", 2, 1), Move("mid-epoch", 1, 2)
 Steps = Sequence[tuple[int, Sequence[int]]]
-"""Of each step the epoch, and the samples of all ranks together."""
+"""The epoch of each step, and the samples of all ranks together."""
 
 
 def leg(run: str, ranks: int, steps: Steps, begin: Sketch = FIRST, end: Sketch = LAST) -> list[Any]:

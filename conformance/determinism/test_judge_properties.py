@@ -79,7 +79,7 @@ def trainings(draw: st.DrawFn, sizes: st.SearchStrategy[int] = world_sizes) -> T
 
 
 def epoch_of(draw: st.DrawFn, epoch: int, world_size: int, size: int) -> list[LoopStep]:
-    """In batches of up to three."""
+    """An epoch in batches of up to three."""
     padding = draw(st.integers(0, min(world_size - 1, size)))
     shares = dealt(draw, [*range(size), *range(padding)], world_size)
     batch = draw(st.integers(1, 3))
@@ -91,7 +91,7 @@ def epoch_of(draw: st.DrawFn, epoch: int, world_size: int, size: int) -> list[Lo
 
 
 def sketches(draw: st.DrawFn) -> tuple[Sketch, ...]:
-    """Of parameters that may have left the numbers."""
+    """Sketches of parameters that may have left the numbers."""
     names = draw(st.lists(words, min_size=1, max_size=3, unique=True))
     return tuple(Sketch(name, draw(digests), abs(draw(floats)), draw(floats)) for name in names)
 

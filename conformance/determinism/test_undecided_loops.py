@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed.checkpoint as dcp
 from ddp_conformance import TrainLoop, UndecidedError
 from ddp_conformance.determinism.mutants.moving_mutants import Moves
 from ddp_conformance.determinism.mutants.part_mutants import ReadsByItself
@@ -51,6 +53,14 @@ class ReadsACopy(Moves):
         return super().read(path.with_suffix(".copy"))
 
 
+class LoadsNothing(ReadsByItself):
+    """Looks for a checkpoint of torch's that is not there."""
+
+    def train(self) -> None:
+        missing = self.case.directory / "missing"
+        dcp.load({"weight": torch.zeros(1)}, checkpoint_id=missing, no_dist=True)
+
+
 @pytest.mark.ddp(world_size=2)
 @pytest.mark.parametrize("guarantee", ["DET-06", "DET-07"])
 def test_a_loop_that_saves_nothing(guarantee: str) -> None:
@@ -72,6 +82,14 @@ def test_a_loop_that_does_not_open_its_checkpoint(
 def test_a_loop_that_does_not_save_on_its_way() -> None:
     with pytest.raises(UndecidedError, match=r"left nothing at the path of Leg.save_at\[0\]"):
         check_of("DET-08", TrainLoop(SavesAtTheEndAlone, RESUMES))
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+@pytest.mark.ddp(world_size=2)
+@pytest.mark.parametrize("guarantee", ["DET-01", "DET-02", "DET-06", "DET-07", "DET-08"])
+def test_a_loop_that_raises_an_exception_of_a_checkpoint(guarantee: str) -> None:
+    with pytest.raises(UndecidedError, match=r"rank 1: CheckpointException: \w+Error: "):
+        check_of(guarantee, TrainLoop(LoadsNothing, RESUMES))
 
 
 def test_a_loop_that_resumes_elsewhere_resumes() -> None:

@@ -31,7 +31,7 @@ class Server:
         return process
 
     def fork(self, fds: Any) -> Any:
-        """As ``multiprocessing.forkserver.connect_to_new_process``."""
+        """Fork as ``multiprocessing.forkserver.connect_to_new_process`` does."""
         return self._server.connect_to_new_process(fds)
 
 

@@ -70,7 +70,7 @@ def torch_training_loader(case: Case) -> DataLoader[Any]:
 
 
 def seed_worker(worker_id: int) -> None:
-    """As the page on reproducibility has it."""
+    """Seed a worker as the page on reproducibility has it."""
     seed = torch.initial_seed() % 2**32
     np.random.seed(seed)
     random.seed(seed)
@@ -157,7 +157,7 @@ def torch_dcp(case: Case) -> Callable[[int], None]:
 
 
 def saved_steps(directory: Path) -> list[int]:
-    """Of the checkpoints that are there: those that have their metadata, which are written last."""
+    """The steps of the checkpoints that have their metadata, which are written last."""
     found = [metadata.parent for metadata in sorted(directory.glob("step-*/.metadata"))]
     return [int(loaded(checkpoint)["number"]) for checkpoint in found]
 

@@ -43,7 +43,9 @@ def test_the_fault_is_there(script: Path, tmp_path: Path) -> None:
 
 
 def free_port() -> int:
-    """Below those that the kernel gives to other programs, before a rank listens here."""
+    """A free port below those that the kernel gives to other programs, before a rank listens
+    here.
+    """
     for port in range(10000 + os.getpid() * 37 % 20000, 32768):
         with socket.socket() as free, suppress(OSError):
             free.bind(("localhost", port))

@@ -117,7 +117,7 @@ def end_on_the_first(rank: int) -> None:
 
 
 def replace(rank: int) -> None:
-    """By a group of this rank alone."""
+    """Replace the group by a group of this rank alone."""
     dist.destroy_process_group()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 

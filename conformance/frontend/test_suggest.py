@@ -1,4 +1,4 @@
-"""Which description of a part is suggested, from verdicts made by hand."""
+"""The description of a part that is suggested, from verdicts made by hand."""
 
 from __future__ import annotations
 

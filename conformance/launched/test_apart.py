@@ -1,4 +1,4 @@
-"""Which subjects a process with another hash seed can make, whatever their functions are."""
+"""The subjects that a process with another hash seed can make, whatever their functions are."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def in_order_of_a_set(size: int) -> list[str]:
 
 
 def shuffled_when_imported() -> Callable[[Case], list[int]]:
-    """Its closure is another one in each process that imports it."""
+    """A function whose closure is another one in each process that imports it."""
     order = in_order_of_a_set(64)
     return lambda case: shards(case, lambda size: [name for name in order if int(name) < size])
 

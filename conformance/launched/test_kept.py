@@ -196,7 +196,7 @@ def known() -> tuple[int, bool, int]:
 
 
 def wait_for(process: int) -> None:
-    """Until it has ended, whether or not its parent knows."""
+    """Wait until a process has ended, whether or not its parent knows."""
     with contextlib.suppress(ProcessLookupError):
         end = os.pidfd_open(process)
         select.select([end], [], [])

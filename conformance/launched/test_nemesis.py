@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path, PosixPath
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +19,8 @@ from ddp_conformance.launched.journal import Journal
 from ddp_conformance.launched.order import Named, Order, Scenario, Work
 from ddp_conformance.launched.process import delays, own_waits
 from ddp_conformance.launched.start.kept_servers import in_process_of
+
+from pytest_ddp.system import processes
 
 
 def test_a_rank_that_ends_while_it_is_looked_at_is_at_rest(
@@ -30,18 +32,17 @@ def test_a_rank_that_ends_while_it_is_looked_at_is_at_rest(
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "pid").write_text(str(other.pid))
 
-    class Opened(PosixPath):
-        """A path whose process ends once it is opened."""
+    original: Any = processes.os.open
 
-        def read_text(self, *arguments: Any, **options: Any) -> str:
-            if self.name == "stat":
-                with self.open() as file:
-                    other.kill()
-                    other.wait()
-                    return file.read()
-            return super().read_text(*arguments, **options)
+    def opened(path: str, flags: int) -> Any:
+        """Ends the process once its file is open."""
+        descriptor = original(path, flags)
+        if path == f"/proc/{other.pid}/task/{other.pid}/stat":
+            other.kill()
+            other.wait()
+        return descriptor
 
-    monkeypatch.setattr(delays, "Path", Opened)
+    monkeypatch.setattr(processes.os, "open", opened)
     delays.Nemesis(order_of(0, tmp_path), Journal(tmp_path / "journal")).at_stage()
     assert other.returncode == -signal.SIGKILL
 
@@ -94,7 +95,7 @@ def test_a_late_rank_waits_for_one_that_sleeps_and_not_for_a_heartbeat(tmp_path:
 
 
 def order_of(rank: int, folder: Path, looked: bool = False) -> Order:
-    """Of two ranks, the first of which is late."""
+    """The order of two ranks, the first of which is late."""
     nothing = Named.of(signal.pause)
     return Order(
         work=Work(does=nothing, entry=nothing, scenario=Scenario(late=0, looked=looked)),

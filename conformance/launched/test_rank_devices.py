@@ -1,4 +1,4 @@
-"""Which backend and device launched ranks get from the test's."""
+"""The backend and device that launched ranks get from the test's."""
 
 from __future__ import annotations
 

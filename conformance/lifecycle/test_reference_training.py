@@ -71,12 +71,12 @@ def config_of(case: Case, leg: Leg) -> TrainConfig:
 
 
 def train_diffusion(case: Case, leg: Leg, watch: Watch) -> None:
-    """Its noise is random, and a function of seed, epoch and sample."""
+    """Train with noise that is random, and a function of seed, epoch and sample."""
     train("diffusion", config_of(case, leg), WatchAdapter(watch, leg.save_at))
 
 
 def train_sharded(case: Case, leg: Leg, watch: Watch) -> None:
-    """With FSDP2, and without a wrapper where there is no group.
+    """Train with FSDP2, and without a wrapper where there is no group.
 
     Without workers: the loader is that of :func:`train_diffusion`, which has them.
     """
@@ -86,7 +86,9 @@ def train_sharded(case: Case, leg: Leg, watch: Watch) -> None:
 
 
 def train_split(case: Case, leg: Leg, watch: Watch) -> None:
-    """With tensor parallelism: the ranks have the same samples, and the first one tells them."""
+    """Train with tensor parallelism: the ranks have the same samples, and the first one tells
+    them.
+    """
     strategy: Strategy = "tp" if dist.is_initialized() else "none"
     config = replace(config_of(case, leg), strategy=strategy, workers=0)
     train("operator", config, WatchAdapter(watch, leg.save_at, tells_samples=case.rank == 0))

@@ -78,7 +78,7 @@ def passes(draw: st.DrawFn, step: int, names: tuple[str, ...], world_size: int) 
 
 
 def gradients(draw: st.DrawFn, step: int, names: Sequence[str], world_size: int) -> list[Gradients]:
-    """Those of one process, and on each rank the same to the tolerance."""
+    """Gradients of one process, and on each rank the same to the tolerance."""
     values = {name: draw(st.lists(floats, max_size=4)) for name in names}
     found = [Gradients(0, step, True, tuple((n, tuple(v)) for n, v in values.items()))]
     for rank in range(world_size):
@@ -232,7 +232,9 @@ def test_any_other_gradient_is_named(training: Training, data: st.DataObject) ->
 
 
 def is_far(wrong: float, right: float, values: Sequence[float], rest: Sequence[float]) -> bool:
-    """By the other values of the parameter's gradient, and by those of all parameters'."""
+    """Whether a value is far, by the other values of the parameter's gradient, and by those of all
+    parameters'.
+    """
     if math.isnan(wrong) or math.isnan(right):
         return math.isnan(wrong) != math.isnan(right)
     near = TOLERANCE * max(3 * largest_of(values), largest_of(rest)) + 1e-6

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ddp_conformance.frontend.pytest_frontend import BoundCheck
 
 BATCHES = 14
-"""Of which the last one is for evaluation."""
+"""The number of batches, of which the last one is for evaluation."""
 
 Made: TypeAlias = tuple[
     nn.Module,
@@ -40,7 +40,7 @@ Made: TypeAlias = tuple[
 
 
 class TrackingOperator(LatentOperator):
-    """With a mean of the fields that it was trained on: the stages have no buffers."""
+    """An operator with a mean of the fields that it was trained on: the stages have no buffers."""
 
     def __init__(self, size: ModelSize) -> None:
         super().__init__(size)

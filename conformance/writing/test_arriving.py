@@ -1,4 +1,4 @@
-"""Which rank acts first, of those that are about to change something."""
+"""The rank that acts first, of those that are about to change something."""
 
 from __future__ import annotations
 

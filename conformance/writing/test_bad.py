@@ -40,7 +40,9 @@ class RaisesAfterWriting(Log):
 
 
 class RaisesOnOneRank(Log):
-    """Before it writes: the other ranks go on to the second time."""
+    """A writer that raises on one rank before it writes: the other ranks go on to the second
+    time.
+    """
 
     def __call__(self, number: int) -> None:
         if self.case.rank == 1:

@@ -1,1 +1,1 @@
-"""Which habits of pytest's users work under which way to run tests on ranks."""
+"""How pytest's users' habits work under each way to run tests on ranks."""

@@ -177,7 +177,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def table(ways: Sequence[Way], columns: Sequence[dict[str, str]]) -> str:
-    """Of a column for each way."""
+    """A table of a column for each way."""
     names = [way.name for way in ways]
     rows = [f"| habit | {' | '.join(names)} |", f"|---{'|---' * len(names)}|"]
     rows += [f"| {habit} | {' | '.join(c[habit] for c in columns)} |" for habit in HABITS]

@@ -73,7 +73,7 @@ class Seen:
         return bool(calls) and all(report["outcome"] == "passed" for report in calls)
 
     def marks(self, name: str) -> int:
-        """On how many ranks the body of a test began."""
+        """The number of ranks on which the body of a test began."""
         return len(list((self.folder / "marks").glob(f"{name}-*")))
 
 

@@ -1,1 +1,1 @@
-"""Which faults tests with worlds find, and which right programs they leave alone."""
+"""The faults that tests with worlds find, and the right programs that they leave alone."""

@@ -102,7 +102,7 @@ class Evidence:
                 self._found[file][found.program, size, found.dtype].append(found)
 
     def nearest(self, file: str) -> list[str]:
-        """Its programs; first that whose ratio is nearest to the limit."""
+        """The programs; first the one whose ratio is nearest to the limit."""
         is_fault = file == FAULTS
         ratios: dict[str, list[float]] = defaultdict(list)
         for (program, *_), found in self._found[file].items():

@@ -18,7 +18,7 @@ _LIMIT = 3600
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """In which size programs run."""
+    """The size in which programs run."""
 
     seeds: int
     samples: int = 16
@@ -34,7 +34,8 @@ class Judgement:
     seed: int
     world: str
     outcome: str
-    """Of the item, as pytest has it; an error where a fixture or the plan of its runs failed."""
+    """The outcome of the item, as pytest has it; an error where a fixture or the plan of its runs
+    failed."""
     ratios: dict[str, float]
     """The largest, by what the limit was taken from (``parity.STAGES``); none of a reference."""
     wrong: tuple[str, ...]
@@ -45,7 +46,9 @@ class Judgement:
 
     @property
     def ratio(self) -> float:
-        """In multiples of rounding; where none was measured, of a quarter of the least limit."""
+        """The difference in multiples of rounding; where none was measured, of a quarter of the
+        least limit.
+        """
         return self.ratios.get("rounding", self.ratios.get("eps", 0.0))
 
 

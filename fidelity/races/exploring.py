@@ -12,17 +12,18 @@ from fidelity.races.records import Program
 from fidelity.races.running import session
 
 RUNS = 20
-"""At most, for one test."""
+"""The most runs for one test."""
 
 FOUND = re.compile(r"schedule (\d+) of \d+")
-"""In the text of a failure: the number of the run that failed."""
+"""Finds in the text of a failure the number of the run that failed."""
 REPLAY = re.compile(r"Replay:\s+--ddp-schedule='([^']+)'")
 UNSTABLE = re.compile(r"fails in (\d+) of (\d+) runs without a hold")
-BOUNDED = re.compile(r"(\d+) (?:of \d+ )?holds? ended by (?:its|their|the|a) bound")
-"""In the summary: how many holds ended by time."""
-HOLDS = re.compile(r"of (\d+) holds|(\d+) holds")
+HOLDS = re.compile(r"explored with (\d+) holds?")
 """In the summary: how many holds there were."""
-UNDECIDED = re.compile(r"(\d+) undecided|undecided: (\d+)")
+BOUNDED = re.compile(r"(\d+) of them ended by a bound")
+"""In the summary: how many of them ended by time."""
+UNDECIDED = re.compile(r"^ddp: undecided: ", re.MULTILINE)
+"""In the summary, for each failure that may be no race."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Exploration:
     """What one session with ``--ddp-explore`` said of the programs that it explored."""
 
     outcomes: dict[str, str]
-    """By the name of a program; failed if one of its tests did."""
+    """Outcomes by the name of a program; failed if one of its tests did."""
     schedule: int
     """The number of the run that failed first; 0 if none did."""
     replay: str
@@ -68,7 +69,7 @@ def explore(programs: Sequence[Program], cache: Path) -> Exploration:
         (REPLAY.findall(found.output) or [""])[0],
         _number(BOUNDED, found.output),
         _number(HOLDS, found.output),
-        _number(UNDECIDED, found.output),
+        len(UNDECIDED.findall(found.output)),
         seconds,
         found.output,
     )
@@ -84,4 +85,4 @@ def replays(program: Program, schedule: str, cache: Path | None) -> bool:
 def _number(pattern: re.Pattern[str], text: str) -> int:
     """The first number that a pattern has found; 0 without one."""
     found = pattern.search(text)
-    return 0 if found is None else int(next(group for group in found.groups() if group))
+    return 0 if found is None else int(found[1])

@@ -31,7 +31,7 @@ class Program:
 
     @property
     def path(self) -> Path:
-        """Of the test file."""
+        """The path of the test file."""
         return PROGRAMS / ("races" if self.is_race else "legal") / f"{self.name}.py"
 
     @property

@@ -11,7 +11,7 @@ from fidelity.races.records import Program
 from fidelity.races.running import session
 
 WAYS = {"count": "", "random sleeps": "random", "each point": "each"}
-"""By their names in the table, what ``races_repeat`` does at points."""
+"""What ``races_repeat`` does at points, by the names of the ways in the table."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ class Run:
     program: str
     """The file's name without ``.py``."""
     name: str
-    """Of the item, with its parameters."""
+    """The name of the item, with its parameters."""
     outcome: str
     seconds: float
     text: str

@@ -23,9 +23,10 @@ class Effort:
     """How often things are repeated; each is 0 or more."""
 
     sessions: int = 3
-    """That explore; the last of several is beside busy processes."""
+    """Sessions that explore; the last of several is beside busy processes."""
     replays: int = 5
-    """Of each find with pytest's cache, the last two beside busy processes; and one without it."""
+    """Replays of each find with pytest's cache, the last two beside busy processes; and one without
+    it."""
 
 
 @dataclass(slots=True)
@@ -97,7 +98,7 @@ def _replayed(program: Program, schedule: str, cache: Path, effort: Effort) -> I
 
 @contextmanager
 def busy(is_busy: bool) -> Iterator[None]:
-    """Beside a busy process for each core."""
+    """Run beside a busy process for each core."""
     count = (os.cpu_count() or 1) if is_busy else 0
     started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:

@@ -86,7 +86,9 @@ def _are_equal(counts: Mapping[int, tuple[GroupCount, ...]]) -> bool:
 
 
 def _unbroken(counts: Mapping[int, tuple[GroupCount, ...]]) -> dict[int, tuple[GroupCount, ...]]:
-    """Without the groups on which a wait failed: a test that goes on has expected the error."""
+    """The groups without those on which a wait failed: a test that goes on has expected the
+    error.
+    """
     broken = {count.name for mine in counts.values() for count in mine if count.failed}
     return {
         rank: tuple(count for count in mine if count.name not in broken)
@@ -125,7 +127,9 @@ def difference(
 def _difference(
     table: Table, native: Table, members: Mapping[int, GroupCount], group: str, sides: int
 ) -> tuple[float, str]:
-    """Which collective of a group differs first, and how; infinity and no text if none does."""
+    """The number of the first collective of a group that differs, and how; infinity and no text for
+    none.
+    """
     global_ranks = next(iter(members.values())).members
     for number, records in sorted((*table.items(), *native.items()), key=itemgetter(0)):
         unmet = next((f"\n  {words}" for _, _, words in _unmet(records, global_ranks)), "")
@@ -493,8 +497,8 @@ class Balance(NamedTuple):
 
     unfinished: tuple[UnmatchedMessages, ...]
     open: dict[MessageRoute, int]
-    """Those that fixtures began which are still up: sends without a receive; below zero, receives
-    without a send."""
+    """The sends and receives that fixtures began which are still up: sends without a receive; below
+    zero, receives without a send."""
 
 
 NOTHING = Balance((), {})

@@ -1,4 +1,4 @@
-"""Which members of a group a rank's wait in a collective depends on. Pure.
+"""The members of a group that a rank's wait in a collective depends on. Pure.
 
 Which rule an operation follows is in :mod:`pytest_ddp.rank.operations.table`.
 
@@ -34,7 +34,7 @@ class NeedRow(NamedTuple):
 
     operations: tuple[str, ...]
     who: str
-    """Which of the ranks that wait."""
+    """The ranks that wait."""
     needs: str
     reason: str
     applies: Callable[[Place], bool]
@@ -92,7 +92,7 @@ segments have 1 MiB at most, and an element has 16 bytes at most."""
 
 
 def _parts(numel: int, size: int) -> int:
-    """Into how many parts with elements a reduction cuts a tensor, at least."""
+    """The number of parts with elements into which a reduction cuts a tensor, at least."""
     if numel > _SMALL * size:
         return -(-(2 * size + 1) // 3)  # of three segments, two for each rank and one more
     part = 2 * -(-numel // (2 * size))

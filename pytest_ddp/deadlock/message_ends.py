@@ -41,9 +41,9 @@ class _Arrivals(NamedTuple):
     """The messages for a mailbox, each in the order in which its rank began them."""
 
     sends: dict[int, list[_End]]
-    """By sender."""
+    """Sends that have arrived, by sender."""
     receives: dict[int, list[_End]]
-    """By the sender that is named, -1 for any."""
+    """Receives that have arrived, by the sender that is named, -1 for any."""
 
 
 Mailboxes: TypeAlias = dict[_Mailbox, _Arrivals]
@@ -80,7 +80,7 @@ class _Unlike(NamedTuple):
     send: _End
     receive: _End
     number: int
-    """Which message between the two it is, from 1; 0 where the order is not known."""
+    """The number of the message between the two, from 1; 0 where the order is not known."""
 
     def title(self, mailbox: _Mailbox) -> str:
         which = f"message #{self.number} from rank {self.send.rank}" if self.number else "a message"

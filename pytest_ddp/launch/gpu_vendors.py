@@ -23,7 +23,7 @@ class AmdGpu:
     """``GPU-`` and sixteen hexadecimal digits, the same for all partitions of a GPU; zeros if the
     GPU has no identifier."""
     name: str
-    """Its PCI address, which differs between partitions."""
+    """The GPU's PCI address, which differs between partitions."""
 
 
 def physical_gpus() -> tuple[AmdGpu, ...]:

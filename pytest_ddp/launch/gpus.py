@@ -143,7 +143,8 @@ class Gpu:
     """One physical GPU by NVIDIA."""
 
     uuid: str
-    """As ``nvidia-smi -L`` shows it, ``GPU-...``; the PCI address where the driver hides it."""
+    """The UUID as ``nvidia-smi -L`` shows it, ``GPU-...``; the PCI address where the driver hides
+    it."""
     instances: tuple[str, ...] = ()
     """Identifiers ``MIG-...`` of its instances; empty without MIG."""
 

@@ -88,7 +88,7 @@ class Launcher:
         self._folder = SessionFolder()
         self._channel, theirs = Channel.pair()
         self._ranks: dict[int, RankProcess] = {}
-        """By serial."""
+        """All ranks that run, by their serial numbers."""
         self._pools: dict[World, list[RankProcess]] = {}
         self.ready: HostReady | None = None
         self.had_rank = False
@@ -97,7 +97,7 @@ class Launcher:
         """Exit code of pytest, as far as it is known, for processes that end with the same."""
         self._serials, self._next_look = 0, 0.0
         self._unsent: set[Channel | RankProcess] = set()
-        """Those with full sockets, which are watched until they are writable."""
+        """Ranks with full sockets, which are watched until they are writable."""
         self._cut_off: set[RankProcess] = set()
         """Ranks with a closed channel."""
         self._channel.when_full = functools.partial(self._unsent.add, self._channel)

@@ -28,7 +28,7 @@ class RankFiles:
             tempfiles.create(f"pytest-ddp {name}")
             for name in ("stacks", "stacks of children", "phase", "trace")
         )
-        """In the order in which they are sent."""
+        """The files in the order in which they are sent."""
 
     def begin(self) -> None:
         """Discard stacks and traces that were written before now."""
@@ -170,7 +170,7 @@ class RankProcess:
 
     @property
     def machine(self) -> Machine | None:
-        """Its machine; None in a session on one machine."""
+        """The rank's machine; None in a session on one machine."""
         return None
 
     def here(self, moment: float) -> float:

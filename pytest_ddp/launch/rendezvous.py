@@ -45,7 +45,7 @@ class Port:
     address: str
     number: int
     listening: socket.socket | None = None
-    """Its socket, to be sent to rank 0; None if it is open on another machine."""
+    """The listening socket, to be sent to rank 0; None if it is open on another machine."""
 
     @property
     def descriptors(self) -> tuple[int, ...]:

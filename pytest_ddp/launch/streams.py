@@ -16,7 +16,7 @@ _CHUNK = 1 << 16
 _BATCH = 256
 """Records that are read at a time: a rank that logs without end must not hold up the others."""
 _BATCH_BYTES = 1 << 20
-"""The same limit for large records."""
+"""The limit of a batch for large records, in bytes."""
 _ALL = 64
 """Reads of a source at most, if everything that was sent is wanted; a process that a test has left
 running may write for ever."""

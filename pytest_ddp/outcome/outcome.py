@@ -65,7 +65,7 @@ class RankOutcome:
     subtests: tuple[TimedReport, ...] = ()
     """The reports of subtests, in the order in which they ended."""
     returncode: int | None = None
-    """As in ``subprocess``, for a rank that exited."""
+    """The exit code as in ``subprocess``, for a rank that exited."""
     stacks: str = ""
     """The output of faulthandler: at a fatal signal, at ``exit``, or on the controller's signal."""
     stdout: str = ""
@@ -76,7 +76,8 @@ class RankOutcome:
     children: str = ""
     """The output of faulthandler in processes that the rank forked, such as DataLoader workers."""
     phase: str = ""
-    """Its last phase, known after SIGKILL too: ``call: DDP construction``; empty if unknown."""
+    """The rank's last phase, known after SIGKILL too: ``call: DDP construction``; empty if
+    unknown."""
     began_at: str = ""
     """``file:line in function`` of the user's code that began this phase; empty if unknown."""
     seen_at: str = ""
@@ -87,7 +88,7 @@ class RankOutcome:
     """Why it could not begin (for NOT_BEGUN)."""
     done: Done | None = None
     status: RankStatus | None = None
-    """Its last answer to a probe."""
+    """The rank's last answer to a probe."""
     trace: str = ""
     """The events that it wrote for ``--ddp-trace``; empty without this option."""
     machine: Machine | None = None
@@ -134,11 +135,11 @@ class HangKind(enum.StrEnum):
     """Why ranks can never go on. A string, as it crosses to another process as JSON."""
 
     MISMATCH = "mismatch"
-    """At one place in a group's sequence, their collectives do not fit together."""
+    """At one place in a group's sequence, the ranks' collectives do not fit together."""
     FOR_ENDED = "for ended"
-    """They wait for a rank that has ended the test."""
+    """The ranks wait for a rank that has ended the test."""
     FOR_EACH_OTHER = "for each other"
-    """They wait in a circle."""
+    """The ranks wait in a circle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +243,8 @@ class RunOutcome:
     unlike_message: str = ""
     """How both ends of a message differ; empty if those of none do."""
     findings: tuple[tuple[Finding | str, ...], ...] = ()
-    """For each plugin that found something, why the test must not pass although all ranks did."""
+    """The reasons, for each plugin that found something, why the test must not pass although all
+    ranks did."""
     suspicions: tuple[str, ...] = ()
     """Hints that are no verdict: collectives that may be swapped."""
     unfinished: tuple[UnmatchedMessages, ...] = ()
@@ -252,7 +254,7 @@ class RunOutcome:
     oom: str = ""
     """What the kernel's OOM killer did during the test, as the end of a sentence."""
     began: float = 0.0
-    """Its begin, in seconds on the monotonic clock."""
+    """The test's begin, in seconds on the monotonic clock."""
     notes: tuple[str, ...] = ()
     """Sentences for the failure text: a retried rendezvous, a rank's replacement."""
     docs_url: str = ""
@@ -260,7 +262,7 @@ class RunOutcome:
     heading: str = ""
     """Lines above the text of a failure, of a plugin that has planned several runs; or empty."""
     closing: str = ""
-    """The same, below the text."""
+    """Lines below the text of a failure, of such a plugin; or empty."""
 
 
 # ------------------------------------------------------------------

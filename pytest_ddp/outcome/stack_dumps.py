@@ -48,7 +48,8 @@ class Frame:
     """One line of a stack."""
 
     file: str
-    """As the code object has it; faulthandler escapes what is not ASCII and cuts at 500."""
+    """The file as the code object has it; faulthandler escapes what is not ASCII and cuts at
+    500."""
     line: int
     """Counted from 1; 0 where the interpreter did not know it."""
     function: str
@@ -361,7 +362,7 @@ class NativeFrame(NamedTuple):
     """A function on a C++ stack."""
 
     function: str
-    """With its arguments, as in ``at::_ops::add_Tensor::call(at::Tensor const&)``."""
+    """The function with its arguments, as in ``at::_ops::add_Tensor::call(at::Tensor const&)``."""
     library: str
     """Path of the shared object."""
 
@@ -395,7 +396,9 @@ def culprit(stacks: str) -> str:
 
 
 def _crashing_thread(stacks: str) -> Iterator[NativeFrame]:
-    """Its frames, innermost first, as far as the native code that Python code called."""
+    """The frames of the crashing thread, innermost first, as far as the native code that Python
+    code called.
+    """
     threads: list[list[str]] = []
     for line in stacks.splitlines():
         if _HEADER.fullmatch(line):

@@ -20,7 +20,7 @@ class World:
     """
 
     backend: str
-    """As torch takes it: ``gloo``, ``cpu:gloo,cuda:nccl``."""
+    """The backend as torch takes it: ``gloo``, ``cpu:gloo,cuda:nccl``."""
     world_size: int
     devices: tuple[int, ...] | None
     """The GPU of each rank, as index into its machine's visible ones; None where ranks have no
@@ -55,7 +55,7 @@ class CoverageSettings:
     """Settings of the coverage.py that measures the pytest process; ranks use the same."""
 
     config: str
-    """Its configuration, from ``CoverageConfig.serialize``."""
+    """Coverage's configuration, from ``CoverageConfig.serialize``."""
     data_file: str
     """Ranks write to files with this name and a suffix of their own."""
     by_plugin: bool
@@ -100,7 +100,7 @@ class Session:
     traces: bool = False
     """True with ``--ddp-trace``: ranks write a trace."""
     debug_rank: int | None = None
-    """From ``--ddp-debug-rank``: the only rank to stop at breakpoints."""
+    """The value of ``--ddp-debug-rank``, the only rank to stop at breakpoints."""
     measured: CoverageSettings | None = None
     """None if coverage is not measured."""
 
@@ -112,7 +112,7 @@ class ImportedModules:
     file: str
     """The file that was collected; empty for imports between two files."""
     modules: tuple[str, ...]
-    """Their names, in the order in which their imports began."""
+    """Names of modules, in the order in which their imports began."""
 
 
 @dataclass(frozen=True)
@@ -161,14 +161,14 @@ class StartRank:
     """The rank of the process in every test that it takes part in."""
     world: World
     environment: dict[str, str]
-    """Its torchrun variables, which are set before any user code is imported."""
+    """The rank's torchrun variables, which are set before any user code is imported."""
     folder: str
     """The session's folder, for files that a killed rank cannot remove; empty without one."""
     serve_store: bool = False
     """True if the rank serves the env:// rendezvous from its start on; the listening socket is
     attached."""
     traces: bool = False
-    """As in :class:`Session`, and so is ``measured``."""
+    """The same as in :class:`Session`, as is ``measured``."""
     measured: CoverageSettings | None = None
 
 
@@ -204,7 +204,7 @@ class RankExited:
 
     serial: int
     returncode: int
-    """As in ``subprocess``: the exit code, or minus the signal's number."""
+    """The exit code, or minus the signal's number."""
     why: str = ""
     """What else is known of its end, as a predicate; for example that its machine was lost."""
 
@@ -216,7 +216,7 @@ class Clock:
     ahead: int
     """Nanoseconds by which its monotonic clock is ahead."""
     wall_ahead: int
-    """The same of its wall clock."""
+    """Nanoseconds by which its wall clock is ahead."""
     uncertainty: int
     """Nanoseconds by which both may be off."""
 

@@ -73,7 +73,7 @@ class ReturnTerminal:
 
     test: int
     steps: bool
-    """It is likely to prompt again at once."""
+    """Whether the rank is likely to prompt again at once."""
     quits: bool
     """The user wants the session to end."""
 
@@ -174,7 +174,7 @@ class RunTest:
     waits_for_go: bool
     """When ready, wait until all ranks are ready: one of them may be unable to begin."""
     environment: dict[str, str]
-    """Those torchrun variables of this rank that have changed since the last message."""
+    """The torchrun variables of this rank that have changed since the last message."""
     env: dict[str, str]
     """What the mark adds to them, for this test only."""
     is_planned: bool
@@ -268,7 +268,7 @@ class Began:
 
     test: int
     parameters: tuple[Parameter, ...] = ()
-    """Those of the test's file, if ranks may iterate over a set in different orders."""
+    """The parameters of the test's file, if ranks may iterate over a set in different orders."""
 
 
 @dataclass(frozen=True)
@@ -299,7 +299,7 @@ class SubtestReported:
     message: str | None
     """The message that the subtest was given."""
     values: dict[str, str]
-    """Its parameters, as pytest shows them."""
+    """The subtest's parameters, as pytest shows them."""
     report: Json | None
     """None if it passed without any output, and this test has sent such a report before."""
     start: float
@@ -379,7 +379,7 @@ class Leak:
     """``thread``, ``child process``, ``process group``; or, for a thing that exists only once, a
     full description with an article."""
     which: str = ""
-    """Its name, or whatever else distinguishes it from others of its kind."""
+    """The name of what was left, or whatever else distinguishes it from others of its kind."""
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,7 @@ class MessageShape:
     tag: int
     """0 where the backend matches without tags."""
     elements: int
-    """Those that are sent, or for which there is room."""
+    """The number of elements that are sent, or for which there is room."""
     dtype: str
     site: str
     """``file:line`` of the user's code."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Gather = Callable[[Any], list[Any]]
 """Every rank's object in rank order, on every rank."""
 _CODE = "DDP-050"
-"""Of the ranks' difference in a value."""
+"""The code of the ranks' difference in a value."""
 _CHUNK = 1 << 16
 """Elements in a chunk: a chunk that differs is exchanged as a whole, an equal one as 16 bytes."""
 _SIZE = 16
@@ -44,10 +44,11 @@ _TOLERANCES = {
     torch.bfloat16: (1.6e-2, 1e-5),
     torch.float32: (1.3e-6, 1e-5),
     torch.float64: (1e-7, 1e-7),
+    torch.complex32: (1e-3, 1e-5),
     torch.complex64: (1.3e-6, 1e-5),
     torch.complex128: (1e-7, 1e-7),
 }
-"""Relative and absolute, as documented for ``torch.testing.assert_close``; 0 for other dtypes."""
+"""Relative and absolute, those of ``torch.testing.assert_close``; 0 for other dtypes."""
 _BY_NAME = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 _BY_REPR = (
     *(type(None), bool, int, str, bytes, enum.Enum),
@@ -84,7 +85,7 @@ class Held(NamedTuple):
     value: Any = None
     """A tensor, or an object whose class defines equality."""
     digests: bytes = b""
-    """Of a tensor's chunks."""
+    """The digests of a tensor's chunks."""
 
 
 class Distance(NamedTuple):
@@ -484,7 +485,7 @@ def _index(tensor: torch.Tensor, place: int) -> str:
 
 
 def _number(element: torch.Tensor) -> str:
-    """With enough digits to tell it from any other value of its dtype."""
+    """An element's value with enough digits to tell it from any other value of its dtype."""
     if not (element.is_floating_point() or element.is_complex()):
         return str(element.item())
     digits = 9 if element.dtype in (torch.float32, torch.complex64) else 17

@@ -221,7 +221,7 @@ class Runner:
         self._link.send(self._run_item(run_test, item))
 
     def _parameters(self, file: str) -> tuple[Parameter, ...]:
-        """Those of a file, unless all ranks of this world are forks of one process."""
+        """The parameters of a file, unless all ranks of this world are forks of one process."""
         world = self._place.world
         if self._collection.is_own_interpreters or len({*world.nodes}) > 1:
             return tuple(self._collection.parameters(file))

@@ -68,7 +68,7 @@ class Attempt:
     problem: str = ""
     """Why it could not run on ranks; or empty."""
     codes: tuple[str, ...] = ()
-    """Those of its failures."""
+    """The codes of the attempt's failures."""
 
 
 class Controller:
@@ -466,7 +466,7 @@ def _sent(outcome: RunOutcome) -> dict[int, dict[str, Any]]:
 
 
 def _with_finding(item: pytest.Item, outcome: RunOutcome) -> RunOutcome:
-    """With what plugins conclude from what they have sent from the ranks."""
+    """The outcome with what plugins conclude from what they have sent from the ranks."""
     sent = _sent(outcome)
     if not any(sent.values()):
         return outcome

@@ -33,7 +33,7 @@ _SHORTEST_NAME = 12
 """Characters of the test's name that are kept where the line is too long."""
 
 _ERASE = "\x1b[K"
-"""From the cursor to the end of the line."""
+"""The sequence that erases from the cursor to the end of the line."""
 _UP = "\x1b[A"
 
 

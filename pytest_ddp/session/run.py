@@ -204,7 +204,7 @@ class Run:
         self._suspicions: tuple[str, ...] = ()
         self._balance = NOTHING
         self._unmatched: tuple[UnmatchedMessages, ...] = ()
-        """At a timeout: sends and receives whose other end has ended without its part."""
+        """Sends and receives, at a timeout, whose other end has ended without its part."""
         self._has_left = False
         """Whether sends or receives are unfinished on groups that end with the test."""
         self.rank_runs: list[RankRun] = []
@@ -558,7 +558,7 @@ class Run:
 
     @property
     def nodeid(self) -> str:
-        """The test's."""
+        """The node id of the test."""
         return self._plan.nodeid
 
     def is_retryable(self) -> bool:

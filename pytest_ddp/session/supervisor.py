@@ -35,7 +35,7 @@ from pytest_ddp.verdict.text import rows_of
 # interrupted, which is a line of the plugin for a ddp test.
 
 INTERRUPTED = pytest.StashKey[str]()
-"""In pytest's configuration: the text for the end of the session."""
+"""The key, in pytest's configuration, of the text for the end of the session."""
 
 
 def keep_snapshot(item: pytest.Item, run: Run) -> None:

@@ -89,7 +89,7 @@ class Terminal:
 
 
 class TerminalQueue:
-    """Which ranks of a test wait for the terminal, which has it, and how long clocks pause."""
+    """The ranks of a test that wait for the terminal, which has it, and how long clocks pause."""
 
     def __init__(self, terminal: Terminal, processes: Iterable[RankProcess]) -> None:
         self._terminal = terminal
@@ -98,7 +98,7 @@ class TerminalQueue:
         self._holder: RankProcess | None = None
         self._last: RankProcess | None = None
         self._last_until = 0.0
-        """Until this moment the terminal is reserved for a rank that makes a step."""
+        """The moment until which the terminal is reserved for a rank that makes a step."""
         self._since = 0.0
         self._paused = 0.0
         self._entered = False

@@ -54,10 +54,10 @@ class Layout(ABC):
 
 @dataclass(frozen=True, slots=True)
 class OneMachine(Layout):
-    """This machine alone."""
+    """The layout of this machine alone."""
 
     gpus: int
-    """How many torch can use."""
+    """Number of GPUs that torch can use."""
     kind: str = "cuda"
     """What torch calls them."""
 

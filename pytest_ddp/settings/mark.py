@@ -33,7 +33,7 @@ _EXTRA = pytest.StashKey[dict[str, "MarkArgument"]]()
 """Arguments that plugins have added, by name."""
 
 _MADE = pytest.StashKey["DdpTest"]()
-"""For tests that plugins made ddp tests."""
+"""The key of what plugins made a ddp test with."""
 
 WORLD_SIZE_PARAM = "_ddp_world_size"
 """Name of the parameter for a list of world sizes."""
@@ -55,11 +55,11 @@ class Mark:
     """Whether the process group is initialised before the test's fixtures run."""
     isolate: bool | None = None
     nodes: int | None = None
-    """How many machines it wants; None to see."""
+    """Number of machines that the test wants; None to see."""
     module_state: str = ""
     """Tests with the same name share what they change in modules; empty for none."""
     timeout: float | None = None
-    """Seconds."""
+    """The timeout in seconds."""
     seed: int | Literal["same"] | None = None
     env: tuple[tuple[str, str], ...] = ()
     """Environment variables for the ranks, as pairs of name and value."""
@@ -70,7 +70,7 @@ class Mark:
     """Whether each rank has a ``tmp_path`` of its own, as under torchrun. A mark has no argument
     for it."""
     extra: Mapping[str, object] = field(default_factory=dict, hash=False)
-    """Those arguments given that plugins have added."""
+    """The given arguments that plugins have added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +80,10 @@ class DdpTest:
     world_size: int | list[int]
     """A list for a test that :data:`WORLD_SIZE_PARAM` parametrizes already."""
     timeout: float | None = None
-    """In seconds; None for that of the options."""
+    """The timeout in seconds; None for that of the options."""
     nodes: int | None = None
-    """How many machines it wants. Ranks of a harness that starts processes meet by a file of one
-    machine, or at localhost: 1 for these."""
+    """Number of machines that the test wants. Ranks of a harness that starts processes meet by a
+    file of one machine, or at localhost: 1 for these."""
     keeps_group: bool = False
     """Whether the next test finds the default process group that this one leaves."""
     own_tmp_path: bool = False
@@ -121,7 +121,7 @@ _SYNONYMS = {
     # Its earlier name.
     "family": "module_state",
 }
-"""For other names of an argument, the argument."""
+"""Arguments of the mark, by other names that people use for them."""
 
 
 def add_marker(config: pytest.Config) -> None:

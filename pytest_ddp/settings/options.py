@@ -61,9 +61,9 @@ class Options:
     """The options of the command line and the ini file, for the whole session."""
 
     backend: str
-    """For marks without one: ``auto``, or in torch's syntax."""
+    """The backend for marks without one: ``auto``, or in torch's syntax."""
     world_size: int
-    """For marks without one."""
+    """The world size for marks without one."""
     timeout: float
     """Seconds for one test, for marks without one."""
     start_method: StartMethod
@@ -329,7 +329,7 @@ _SETTINGS = (
 
 
 OPTIONS = pytest.StashKey[Options]()
-"""Those of a config, once pytest has begun to configure it."""
+"""The key of a config's options, once pytest has begun to configure it."""
 
 
 def _check_fits(config: pytest.Config, world_size: int) -> None:

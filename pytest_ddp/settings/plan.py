@@ -30,7 +30,7 @@ class LaunchPlan:
     world_size: int
     """Number of ranks; 0 only for a skipped test with a rank for each GPU, and no GPU."""
     backend: str
-    """In torch's syntax: ``gloo``, ``cpu:gloo,cuda:nccl``."""
+    """The backend in torch's syntax: ``gloo``, ``cpu:gloo,cuda:nccl``."""
     device: str
     """Type of the ranks' device."""
     devices: tuple[int, ...] | None
@@ -77,7 +77,7 @@ class LaunchPlan:
 
 
 PLAN = pytest.StashKey[LaunchPlan]()
-"""In an item: the plan of its last attempt."""
+"""The key, in an item, of the plan of its last attempt."""
 
 
 def make_plan(item: pytest.Item, mark: Mark, options: Options, layout: Layout) -> LaunchPlan:

@@ -32,11 +32,12 @@ DEVICES = ("cpu", *ACCELERATORS, "meta")
 MAX_LOCAL_WORLD_SIZE = 64
 """Each rank is a process with torch in it; more of them on one machine is a typing error."""
 MAX_WORLD_SIZE = 4096
-"""On all machines together. The pytest process is connected to each rank; more are untested."""
+"""The most ranks, on all machines together. The pytest process is connected to each rank; more are
+untested."""
 MAX_TIMEOUT = 7 * 24 * 3600.0
 """Seconds. More than a week is a wrong unit; with much more, waiting calls overflow."""
 MAX_SEED = 2**32 - 1
-"""As in NumPy."""
+"""The largest seed, as in NumPy."""
 
 OWNED_VARIABLES = frozenset(
     {

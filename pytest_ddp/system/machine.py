@@ -95,9 +95,9 @@ class OomKills:
     """Processes that were killed for lack of memory, since counting began."""
 
     group: int
-    """In the control group of this process and its ranks; 0 if unknown."""
+    """The number of kills in the control group of this process and its ranks; 0 if unknown."""
     machine: int
-    """On this machine, whoever owned them; 0 if unknown."""
+    """The number of kills on this machine, whoever owned them; 0 if unknown."""
 
     def since(self, before: OomKills) -> str:
         """What was killed since ``before``, as the end of a sentence; empty for nothing."""

@@ -38,7 +38,7 @@ class Process:
     parent: int
     session: int
     command: str
-    """Its command line; for a forked process, its parent's."""
+    """The process's command line; for a forked process, its parent's."""
     name: str
     """The kernel's name for it: the program's, or one that the process has set."""
 

@@ -18,7 +18,7 @@ import pytest
 from pytest_ddp.system.stdlib import os, shutil, tempfile
 
 _PREFIX = "pddp-"
-"""As short as multiprocessing's own: a socket's path has room for 107 characters."""
+"""A prefix as short as multiprocessing's own: a socket's path has room for 107 characters."""
 LONGEST_TEMPDIR = 107 - len(f"/{_PREFIX}12345678/listener-12345678")
 """Characters of a temporary directory whose folder has room for multiprocessing's sockets."""
 

@@ -44,10 +44,10 @@ class Segment:
     """A section of the axis."""
 
     begin: int
-    """Nanoseconds."""
+    """The begin of the segment in nanoseconds."""
     end: int
     left: float
-    """Pixels."""
+    """The left end of the segment in pixels."""
     right: float
     silent: bool
     """Whether nothing begins or ends in it on any rank; then it is not drawn to scale."""

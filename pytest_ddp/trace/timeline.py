@@ -39,7 +39,7 @@ class CollectiveState(enum.Enum):
     FAILED = "failed"
     PENDING = "is not complete"
     UNAWAITED = "was never waited for"
-    """It may be complete or not."""
+    """The collective may be complete or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,8 @@ class Collective:
     end: int
     state: CollectiveState
     elements: int | None = None
-    """Of the tensors that the rank passed as input, or as output to be filled."""
+    """The number of elements of the tensors that the rank passed as input, or as output to be
+    filled."""
     dtype: str | None = None
     reduce_op: str | None = None
     root: int | None = None
@@ -79,7 +80,7 @@ class Collective:
 
     @property
     def bytes(self) -> int | None:
-        """Of those elements; None for a dtype that has no size here."""
+        """The bytes of those elements; None for a dtype that has no size here."""
         size = SIZES.get(self.dtype or "")
         return None if size is None or self.elements is None else size * self.elements
 
@@ -233,7 +234,7 @@ class RankEnd(enum.StrEnum):
     FAILED = "failed"
     SKIPPED = "skipped"
     WAITS = "waits"
-    """In a collective that never completed, until the controller stopped it."""
+    """The rank waited in a collective that never completed, until the controller stopped it."""
     STOPPED = "stopped"
     DIED = "died"
     NOT_BEGUN = "not begun"
@@ -254,7 +255,7 @@ class FinalState:
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """One rank."""
+    """What the timeline has of one rank."""
 
     rank: int
     events: Events
@@ -274,7 +275,7 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """One test."""
+    """What happened on all ranks in one test."""
 
     test: str
     failed: bool
@@ -282,7 +283,7 @@ class Timeline:
     """First line of the failure; empty if it passed or was skipped."""
     backend: str
     duration: int
-    """Nanoseconds."""
+    """The duration of the test in nanoseconds."""
     tracks: tuple[Track, ...]
     groups: dict[str, str]
     """Readable names of process groups, by torch's name."""

@@ -43,7 +43,7 @@ from pytest_ddp.verdict.rank_failure import (
 # Exceptions that ranks handle: if a handler communicates and hangs, the exception is the cause.
 
 ByRank = Mapping[int, Handled | None]
-"""For every rank of a test; None for a rank that handles no exception, or if unknown."""
+"""What each rank of a test handles; None for a rank that handles no exception, or if unknown."""
 
 
 def verdict_prefix(handled: ByRank) -> str:
@@ -128,13 +128,13 @@ class Disagreement:
     text: str
     """Laid out; its first line is the verdict."""
     code: str = ""
-    """That of :mod:`pytest_ddp.verdict.codes`; empty for none."""
+    """One of :mod:`pytest_ddp.verdict.codes`; empty for none."""
     advice: str = ""
     """How to fix it, in sentences; or empty."""
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
+        """The verdict, in one sentence."""
         return first_line(self.text)
 
     @property
@@ -210,9 +210,9 @@ class Diagnosis:
     phase: Phase
     kind: Kind
     code: str
-    """That of :mod:`pytest_ddp.verdict.codes`; empty for an exception or a finding without one."""
+    """One of :mod:`pytest_ddp.verdict.codes`; empty for an exception or a finding without one."""
     verdict: str
-    """One sentence."""
+    """The verdict, in one sentence."""
     hint: str
     """A question about the likely cause, with what the ranks' histories show; or empty."""
     root_cause: RootCause
@@ -502,7 +502,7 @@ def _ranks(failure: Failure) -> Iterator[RankDiagnosis]:
 
 
 def _with_line(found: RankDiagnosis, line: RankLine) -> RankDiagnosis:
-    """With the rank's row of the table of a hang or a timeout."""
+    """A rank's diagnosis with its row of the table of a hang or a timeout."""
     return replace(
         found,
         state=line.state,

@@ -19,7 +19,8 @@ from pytest_ddp.system.whole_files import write_whole
 from pytest_ddp.verdict.diagnosis import Diagnosis, RankDiagnosis
 
 VERSION = 2
-"""Of the schema: raised when a field changes its meaning or is removed, not when one is added."""
+"""The version of the schema: raised when a field changes its meaning or is removed, not when one is
+added."""
 
 _LONGEST_NAME = 100
 

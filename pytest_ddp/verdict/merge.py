@@ -231,7 +231,7 @@ class Merged:
     reports: list[pytest.TestReport]
     """Setup, call and teardown, in order; no call unless setup passed."""
     diagnoses: tuple[Diagnosis, ...]
-    """One for each failed report."""
+    """A diagnosis for each failed report."""
 
 
 def merge(outcome: RunOutcome, output: Output) -> list[pytest.TestReport]:

@@ -276,7 +276,7 @@ def _is_ignored(message: Warned) -> bool:
 
 
 PROBLEMS = pytest.StashKey[Sequence[str]]()
-"""In a config, at the end of its session: errors outside of the tests."""
+"""The key, in a config, of the errors outside of the tests, set at the end of the session."""
 
 
 def note(config: pytest.Config, name: str, text: str) -> None:

@@ -59,7 +59,7 @@ class _Painted(ReprEntryNative):
     has_verdict: bool
     """Whether it begins with the verdict."""
     marks: dict[int, tuple[int, str]]
-    """By line, where a rank's state stands in it, and the state; empty for a whole line."""
+    """Where a rank's state stands in each line, and the state; empty for a whole line."""
 
     def toterminal(self, tw: TerminalWriter) -> None:
         in_verdict = self.has_verdict

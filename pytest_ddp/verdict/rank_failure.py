@@ -42,9 +42,9 @@ _BROKEN_CONNECTION = re.compile(
 exception of the ddp fixture, as Python and C++ write it before its message."""
 
 WORKER_KILLED = "killed by signal: Killed"
-"""In the message of a DataLoader whose worker got SIGKILL."""
+"""A text in the message of a DataLoader whose worker got SIGKILL."""
 _WORKER = "DataLoader worker"
-"""In the message of a DataLoader after the death of any worker."""
+"""A text in the message of a DataLoader after the death of any worker."""
 
 _PIPES = ("/multiprocessing/connection.py", "/multiprocessing/reduction.py")
 """Files that raise when the process at the other end of a pipe has died."""

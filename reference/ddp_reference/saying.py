@@ -13,7 +13,7 @@ from torch.distributed.rendezvous import rendezvous
 log = logging.getLogger(__name__)
 
 _LIMIT = timedelta(seconds=30)
-"""Until the rank that says it has done so."""
+"""Seconds until the rank that says it has done so."""
 
 
 def say_once(say: Callable[[], None], *, is_first: bool) -> None:

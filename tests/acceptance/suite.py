@@ -34,7 +34,7 @@ EXTRA_ARGS = tuple(shlex.split(os.environ.get("DDP_ACCEPTANCE_ARGS", "")))
 UNDER_XDIST = any(re.match(r"-n|--numprocesses|--tx|--dist", arg) for arg in EXTRA_ARGS)
 SPAWNED = "spawn" in " ".join(EXTRA_ARGS)
 LOADFILE = ("--dist=loadfile",) if UNDER_XDIST else ()
-"""For a run in which the tests of one file must run in order, on one worker."""
+"""Arguments for a run in which the tests of one file must run in order, on one worker."""
 
 ZOO = os.environ.get("DDP_ACCEPTANCE_ZOO", "")
 """A folder of installed plugins that each inner run has beside its own (``make zoo``)."""
@@ -65,7 +65,8 @@ class Report:
     when: str
     outcome: str
     category: str
-    """As the terminal counts it: passed, failed, error, skipped, xfailed, xpassed or "" ."""
+    """The category as the terminal counts it: passed, failed, error, skipped, xfailed, xpassed or
+    "" ."""
     wasxfail: str | None
     text: str
     """The whole ``longrepr`` as text; empty if the phase passed."""

@@ -40,8 +40,8 @@ def _one(seed: int, totals: Totals, options: argparse.Namespace) -> None:
     played = play(suite, directory)
     findings = judge(suite, played)
     totals.add(suite, played, findings)
-    told = ", ".join([" ".join(suite.args), *map(str, played.killed)])
-    print(f"seed {seed}: {played.seconds:.0f} s, {told}", flush=True)
+    shown = ", ".join([" ".join(suite.args), *map(str, played.killed)])
+    print(f"seed {seed}: {played.seconds:.0f} s, {shown}", flush=True)
     for finding in findings:
         print(f"  {finding}", flush=True)
     if findings or options.once:

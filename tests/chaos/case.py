@@ -29,7 +29,7 @@ class Case:
     """An inner test, with a fixture of its own where it has something to do in one."""
 
     kind: str
-    """What it does, in the words that findings are told in."""
+    """What it does, in the words that findings are written in."""
     truth: frozenset[str]
     """The verdicts that follow from the documented rules; empty where they name none."""
     world_size: int
@@ -73,7 +73,7 @@ class Case:
 
     @property
     def arguments(self) -> dict[str, object]:
-        """Those of the ``ddp`` mark."""
+        """The arguments of the ``ddp`` mark."""
         return {"world_size": self.world_size, **self.mark}
 
 

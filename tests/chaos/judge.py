@@ -60,7 +60,7 @@ def _of_reported(plan: Plan, finished: Finished, deaths: int) -> Iterator[Findin
         if result is None or not _is_whole(result) or not expected.truth:
             continue
         if "timed out after" in result.text and not expected.until_the_deadline:
-            yield Finding("not proved", _told(expected, result))
+            yield Finding("not proved", _shown(expected, result))
         if verdict_of(result) in expected.truth:
             continue
         if deaths and is_failing([result.verdict]) and _DEATH.search(result.text):
@@ -68,17 +68,17 @@ def _of_reported(plan: Plan, finished: Finished, deaths: int) -> Iterator[Findin
             continue
         if gives_up and _is_given_up(result, finished):
             continue
-        yield Finding(_word(expected, result), _told(expected, result))
+        yield Finding(_word(expected, result), _shown(expected, result))
 
 
 def verdict_of(result: Result) -> str:
-    """The test's own: its subtests are told beside it, and a failed one fails it too."""
+    """The test's own: its subtests are reported beside it, and a failed one fails it too."""
     words = result.verdict.split("+")
     return "+".join(dict.fromkeys(word for word in words if word != "subtests passed"))
 
 
 def _is_given_up(result: Result, finished: Finished) -> bool:
-    """Whether it is an error that refers to the test in which a death was told."""
+    """Whether it is an error that refers to the test in which a death was reported."""
     seen = _SEE.search(result.text)
     first = finished.results.get(seen[1]) if seen else None
     return result.verdict == "error" and first is not None and bool(_DEATH.search(first.text))
@@ -95,14 +95,14 @@ def _word(expected: Expected, result: Result) -> str:
     return "false red" if is_red else "false green"
 
 
-def _told(expected: Expected, result: Result) -> str:
+def _shown(expected: Expected, result: Result) -> str:
     due = " or ".join(sorted(expected.truth))
     lines = [report.message or report.text[-200:] for report in result.reports if report.text]
     return f"{expected.nodeid} is {result.verdict}, not {due} ({expected.kind}) {lines}"
 
 
 def _missing(plan: Plan, finished: Finished) -> Iterator[Finding]:
-    """Tests that were not told, and those that were although the session had to end before."""
+    """Tests that were not reported, and those that were although the session had to end before."""
     failures, over = 0, False
     for expected in plan.expected:
         result = finished.results.get(expected.nodeid)
@@ -131,7 +131,7 @@ def _code(plan: Plan, finished: Finished) -> Iterator[Finding]:
 
 
 def _code_of_kill(played: Played, finished: Finished) -> Iterator[Finding]:
-    """No success, but where hosts died in which no test had begun, and it is told of each."""
+    """No success, but where hosts died in which no test had begun, and each is reported."""
     harmless = sum(ANEW in warning for warning in finished.warnings)
     if finished.returncode == 0 and len(played.killed) > harmless:
         yield Finding("exit code", "0, although somebody was killed")

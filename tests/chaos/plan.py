@@ -1,4 +1,4 @@
-"""From a seed to a suite: its files, pytest's arguments, the truth, and who is to be killed."""
+"""A suite made from a seed: its files, pytest's arguments, the truth, and who is to be killed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOMENTS = ("start", "collection", "tests")
 ALL_MOMENTS = (*MOMENTS, "tests", "last", "end")
 """What is drawn from: the end is short, and met seldom by a number of tests."""
 DEADLINE = 60
-"""Seconds for a test that can be told at once, or is legal."""
+"""Seconds for a test whose verdict can come at once, or is legal."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Kill:
     sign: signal.Signals
     moment: str
     after: int
-    """Tests that have been told to the end of their teardown before; all of them at most."""
+    """Tests that have been reported to the end of their teardown before; all of them at most."""
     delay: float
     """Seconds after them, or after the other moments."""
 
@@ -54,11 +54,11 @@ class Plan:
     files: dict[str, str]
     args: tuple[str, ...]
     expected: tuple[Expected, ...]
-    """In the order of collection, without what ``-k`` leaves out."""
+    """The expected tests in the order of collection, without what ``-k`` leaves out."""
     maxfail: int
     """0 for no limit."""
     kills: tuple[Kill, ...]
-    """In the order in which they come."""
+    """The kills in the order in which they come."""
     spares_ranks: bool
     """True if no rank ends without the teardown of its fixtures."""
 
@@ -125,7 +125,7 @@ def _limits(draw: Draw, xdist: tuple[str, ...]) -> tuple[tuple[str, ...], int]:
 
 
 def _kills(draw: Draw, count: int, tests: int) -> tuple[Kill, ...]:
-    """One at any moment, for anybody; the others leave tests to be told and hosts to be struck."""
+    """One at any moment, for anybody; the others leave tests to report and hosts to be struck."""
     found = [_kill(draw, draw.one(["host", "rank"]), ["tests"], tests) for _ in range(count - 1)]
     if count:
         found.append(_kill(draw, draw.one(TARGETS), ALL_MOMENTS, tests))

@@ -65,9 +65,9 @@ def play(plan: Plan, directory: Path) -> Played:
         if running.process.poll() is None:
             running.kill()
     (directory / "output").write_text(tail)
-    told = [line.split() for line in notes.read_text().splitlines()] if notes.exists() else []
+    shown = [line.split() for line in notes.read_text().splitlines()] if notes.exists() else []
     survivors = processes.survivors(run, SURVIVAL)
-    pids = {words[-1] for words in told}
+    pids = {words[-1] for words in shown}
     files = processes.files_left(temporary, pids)
     if files and any(kill.target == "pytest" and kill.sign != signal.SIGINT for kill in killed):
         # It ends at once, a host that still imports ends with it, and the next session sweeps.
@@ -75,7 +75,7 @@ def play(plan: Plan, directory: Path) -> Played:
         files = processes.files_left(temporary, pids)
     shutil.rmtree(temporary)
     seconds = time.monotonic() - began
-    return Played(finished, survivors, files, told, tuple(killed), seconds, tail)
+    return Played(finished, survivors, files, shown, tuple(killed), seconds, tail)
 
 
 def _run_next_session(directory: Path, env: dict[str, str]) -> None:
@@ -109,12 +109,12 @@ def _victims(kill: Kill, running: Running, directory: Path) -> list[int]:
     """Whom the signal may strike; nobody before its moment."""
     if kill.moment == "collection" and "collecting" not in running.stdout:
         return []
-    if kill.moment == "tests" and _told(directory / "suite-run1" / "records") < kill.after:
+    if kill.moment == "tests" and _shown(directory / "suite-run1" / "records") < kill.after:
         return []
     return processes.targets(running.pid, kill.target)
 
 
-def _told(records: Path) -> int:
-    """How many tests have been told to the end of their teardown."""
+def _shown(records: Path) -> int:
+    """How many tests have been reported to the end of their teardown."""
     text = records.read_text(errors="replace") if records.exists() else ""
     return text.count('"when": "teardown"')

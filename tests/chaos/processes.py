@@ -1,4 +1,4 @@
-"""The processes and the files of an inner run, told from everybody else's."""
+"""The processes and the files of an inner run, distinguished from all others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 VARIABLE = "CHAOS_RUN"
-"""In the environment of every process of a run, with the run's own value."""
+"""A variable in the environment of every process of a run, with the run's own value."""
 SHM = Path("/dev/shm")
 _OURS = "pytest_ddp.rank.main"
 
@@ -61,12 +61,12 @@ def survivors(run: str, limit: float) -> list[str]:
     deadline = time.monotonic() + limit
     while (left := of_run(run)) and time.monotonic() < deadline:
         psutil.wait_procs(left, timeout=0.2)
-    told = []
+    lines = []
     for process in left:
         with contextlib.suppress(psutil.Error, ProcessLookupError):
-            told.append(f"{process.pid} {process.status()}: {' '.join(process.cmdline())[:100]}")
+            lines.append(f"{process.pid} {process.status()}: {' '.join(process.cmdline())[:100]}")
             os.kill(process.pid, signal.SIGKILL)
-    return told
+    return lines
 
 
 def files_left(temporary: Path, pids: set[str]) -> list[str]:

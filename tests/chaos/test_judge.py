@@ -120,19 +120,19 @@ def test_no_further_start_after_two_deaths_in_a_row() -> None:
     assert _words(_plan(), played) == ["false red", "not told", "not told"]
 
 
-def test_a_host_that_was_started_anew_is_told_and_harmless() -> None:
-    kill, told = Kill("host", SIGKILL, "start", 0, 0.0), {"kind": "warning", "message": ANEW}
+def test_a_host_that_was_started_anew_is_reported_and_harmless() -> None:
+    kill, shown = Kill("host", SIGKILL, "start", 0, 0.0), {"kind": "warning", "message": ANEW}
     plan = replace(_plan(), expected=_plan().expected[:1])
     for deaths, warnings, words in ((1, 1, []), (1, 0, ["exit code"]), (2, 1, ["exit code"])):
-        records = (*_records({"good": "passed"}, ""), *(told,) * warnings)
+        records = (*_records({"good": "passed"}, ""), *(shown,) * warnings)
         finished = Finished(Path(), 0, "", "", records, 1.0)
         played = _played({}, finished=finished, killed=(kill,) * deaths)
         assert _words(plan, played) == words
 
 
-def test_what_pytest_could_not_tell_when_it_was_killed() -> None:
+def test_what_pytest_could_not_report_when_it_was_killed() -> None:
     killed = (Kill("pytest", SIGKILL, "tests", 2, 0.0),)
-    told = {"good": "passed", "bad": "failed"}
-    assert _words(_plan(), _played(told, code=-9, killed=killed)) == []
-    assert _words(_plan(), _played(told, code=0, killed=killed)) == ["exit code"]
+    shown = {"good": "passed", "bad": "failed"}
+    assert _words(_plan(), _played(shown, code=-9, killed=killed)) == []
+    assert _words(_plan(), _played(shown, code=0, killed=killed)) == ["exit code"]
     assert _words(_plan(), _played({"good": "failed"}, code=-9, killed=killed)) == ["false red"]

@@ -27,7 +27,7 @@ def test_waits_for_the_outer_test(ddp):
 PATIENCE = 120
 
 
-def test_hosts_and_ranks_are_told_apart(tmp_path: Path) -> None:
+def test_hosts_and_ranks_are_distinguished(tmp_path: Path) -> None:
     suite = Suite(tmp_path / "suite")
     suite.write("test_it.py", SOURCE)
     running = suite.start()

@@ -27,7 +27,7 @@ def test_a_seed_says_all() -> None:
     assert plan(0) != plan(1)
 
 
-def test_kills_come_as_often_as_told_and_at_all_moments() -> None:
+def test_kills_come_as_often_as_asked_and_at_all_moments() -> None:
     suites = [plan(seed, kills=1) for seed in range(100)]
     assert [replace(suite, kills=()) for suite in suites] == [plan(s, kills=0) for s in range(100)]
     assert {len(plan(seed, kills=2.5).kills) for seed in range(100)} == {2, 3}

@@ -19,7 +19,7 @@ class Totals:
     """What has been played, and what was found."""
 
     options: str = ""
-    """Those that a suite's seed needs beside it."""
+    """The options that a suite's seed needs beside it."""
     suites: int = 0
     kills: int = 0
     seconds: float = 0.0

@@ -24,7 +24,7 @@ _RECORDS = (
     *(Form, Wait),
 )
 _WIDTH = 100
-"""Of a line of code; ruff formats the page's blocks as well."""
+"""The width of a line of code; ruff formats the page's blocks as well."""
 _END = "## The hooks\n"
 """Up to here the page is written by hand."""
 

@@ -25,7 +25,7 @@ KINDS = (
 )
 NUMELS = (1, 1, 4, 50_000)
 EVERY = 10
-"""Of so many programs one has a planted hang."""
+"""The number of programs of which one has a planted hang."""
 PLANTED = 100
 """The first number of events that were planted; the proof needs a wait at their place."""
 SYNCHRONOUS = ("broadcast_object_list", "gather_object")
@@ -37,7 +37,7 @@ class Step(NamedTuple):
     do: str
     """The operation, ``wait`` or ``sleep``."""
     event: int = -1
-    """Its number; a wait is for the operation of the same number."""
+    """The step's number; a wait is for the operation of the same number."""
     group: tuple[int, ...] = RANKS
     peer: int = 0
     """Root of a collective, other end of a message."""
@@ -144,7 +144,7 @@ def _cross(parts: list[list[Step]], dice: random.Random) -> str:
 
 
 def _differ(parts: list[list[Step]], dice: random.Random) -> str:
-    """At its end, a rank is in a barrier and the others in something else."""
+    """Add an end at which one rank is in a barrier and the others in something else."""
     kind = dice.choice(("broadcast", "scatter", "gather", "reduce", "all_gather"))
     odd, root = dice.choice(RANKS), dice.choice(RANKS)
     for rank, part in enumerate(parts):

@@ -26,7 +26,7 @@ REPOSITORY = Path(__file__).parents[2]
 LIMIT = 240.0
 """Seconds for a program to start its ranks, train and end; it needs about 10 on two idle cores."""
 _GRACE = 5.0
-"""Seconds for a launcher that was told to stop, to stop its ranks and clean up."""
+"""Seconds for a launcher that is to stop, to stop its ranks and clean up."""
 _TAIL = 8000
 _LAUNCHERS = re.compile(
     r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)$|MASTER_(ADDR|PORT)$|TORCHELASTIC_|PL_|NODE_RANK$"
@@ -40,7 +40,7 @@ class Finished:
 
     returncode: int
     stdout: str
-    """Of all ranks, as is ``stderr``."""
+    """The output of all ranks, as is ``stderr``."""
     stderr: str
 
     @property

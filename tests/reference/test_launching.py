@@ -51,7 +51,7 @@ def pids(reports: int, count: int) -> list[int]:
     return list(map(int, text.split()))
 
 
-def test_the_end_and_both_outputs_of_a_program_are_told() -> None:
+def test_the_end_and_both_outputs_of_a_program_are_reported() -> None:
     code = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
     done = launch("-c", code)
     assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")

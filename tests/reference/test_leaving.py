@@ -27,7 +27,9 @@ def gloo_threads() -> list[str]:
 
 
 def lasting_gloo_threads(before: int = 0) -> list[str]:
-    """Those that are there when there are no more than ``before``, or the limit is over."""
+    """The threads of gloo that are there when there are no more than ``before``, or the limit is
+    over.
+    """
     deadline = time.monotonic() + LIMIT
     while len(threads := gloo_threads()) > before and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -58,7 +58,7 @@ def test_a_loader_of_a_rank_delivers_the_same(group: None) -> None:
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Of each rank, by system."""
+    """What was seen of each rank, by system."""
     directory = tmp_path_factory.mktemp("workers")
     make_archive(
         directory / "windows", ArchivePlan(datetime(2024, 1, 1), 5, bin_hours=8, stations=8)

@@ -52,7 +52,7 @@ def copy(folder: Path) -> Path:
 
 
 def build_wheel(source: Path, folder: Path) -> Path:
-    """Without isolation, which would take the build requirements from the package index."""
+    """Build without isolation, which would take the build requirements from the package index."""
     options = ("--no-deps", "--no-build-isolation", "--no-index")
     checked(*PIP, "wheel", *options, f"--wheel-dir={folder}", str(source), cwd=folder)
     (built,) = folder.glob("*.whl")
@@ -60,7 +60,7 @@ def build_wheel(source: Path, folder: Path) -> Path:
 
 
 def build_sdist(source: Path, folder: Path) -> Path:
-    """As ``python -m build --sdist --no-isolation``."""
+    """Build as ``python -m build --sdist --no-isolation`` does."""
     checked(sys.executable, "-c", _SDIST, str(folder), cwd=source)
     (built,) = folder.glob("*.tar.gz")
     return built

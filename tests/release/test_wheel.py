@@ -43,6 +43,12 @@ DESCRIPTION = """
 from importlib.metadata import metadata
 print(metadata("pytest-ddp").get_payload())
 """
+EXPLAINED = """
+from ddp_conformance.framework.registry import known_ids
+from ddp_conformance.frontend.explain import explanation
+for guarantee in known_ids():
+    print(*explanation(guarantee), sep="\\n")
+"""
 WHERE = """
 import importlib
 for name in {names}:
@@ -87,8 +93,8 @@ def session(python: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_packages_are_imported_from_the_wheel(python: Path, package: str) -> None:
-    told = checked(str(python), "-c", WHERE.format(names=[package]), cwd=python.parents[3])
-    assert Path(told.strip()).is_relative_to(python.parents[1])
+    shown = checked(str(python), "-c", WHERE.format(names=[package]), cwd=python.parents[3])
+    assert Path(shown.strip()).is_relative_to(python.parents[1])
 
 
 def test_a_ddp_test_passes(session: subprocess.CompletedProcess[str]) -> None:
@@ -107,6 +113,14 @@ def test_ranks_use_the_installed_package(
 ) -> None:
     assert f"installed: {python.parents[1]}/" in session.stdout
     assert f"installed: {ROOT}" not in session.stdout
+
+
+@pytest.mark.exhaustive  # what the wheel holds decides, and another test looks at that
+def test_guarantees_are_explained_as_in_the_checkout(python: Path) -> None:
+    """The examples of ``--explain`` are mutants, and are cut from their files."""
+    installed = checked(str(python), "-c", EXPLAINED, cwd=python.parents[3])
+    assert installed.count("# Breaks it: ") > 60
+    assert installed == checked(sys.executable, "-c", EXPLAINED, cwd=ROOT)
 
 
 def test_wheel_holds_every_module(wheel: Path) -> None:

@@ -69,8 +69,8 @@ def wire(*messages: Message) -> bytes:
 
 
 def contents(descriptors: list[int]) -> list[str]:
-    told = []
+    texts = []
     for descriptor in descriptors:
         with os.fdopen(descriptor) as file:
-            told.append(file.read())
-    return told
+            texts.append(file.read())
+    return texts

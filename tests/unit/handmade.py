@@ -111,7 +111,7 @@ def rank(
     exit_reason: str | None = None,
     **known: Any,
 ) -> RankOutcome:
-    """A rank with these reports, half a second apart; a rank that is DONE tells its counts."""
+    """A rank with these reports, half a second apart; a rank that is DONE reports its counts."""
     timed = {Phase(r.when): TimedReport(r, 0.5 * (i + 1)) for i, r in enumerate(reports)}
     return RankOutcome(
         rank=number,
@@ -209,14 +209,14 @@ def merged(*ranks: RankOutcome, output: Output = Output.FAILED, **known: Any) ->
 
 
 def words(reports: Sequence[TestReport]) -> dict[str, str]:
-    """The outcome by phase, with xfailed and xpassed told apart."""
-    told = {}
+    """The outcome by phase, with xfailed and xpassed distinguished."""
+    shown = {}
     for report in reports:
         word: str = report.outcome
         if hasattr(report, "wasxfail"):
             word = {"skipped": "xfailed", "passed": "xpassed"}[word]
-        told[str(report.when)] = word
-    return told
+        shown[str(report.when)] = word
+    return shown
 
 
 def whole(call: str, *, setup: str = "passed", teardown: str = "passed") -> dict[str, str]:

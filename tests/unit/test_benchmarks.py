@@ -25,7 +25,7 @@ def test_the_overhead_is_the_median_of_differences_between_neighbours() -> None:
     assert rows[4].endswith("| 10.00 ms | 12.00 ms | 2.00 ms | 1.200 |")
 
 
-def test_what_node_0_pays_is_told_for_a_rank() -> None:
+def test_what_node_0_pays_is_reported_for_a_rank() -> None:
     alone = machines.Spent(1, 4, 0.002, 0.0, 0.0, 0.0)
     spread = machines.Spent(2, 4, 0.002, 0.001, 2.25, 1500.0)
     rows = list(machines.table([alone, spread]))[2:]
@@ -35,7 +35,7 @@ def test_what_node_0_pays_is_told_for_a_rank() -> None:
     ]
 
 
-def test_a_held_run_is_told_without_its_hold() -> None:
+def test_a_held_run_is_counted_without_its_hold() -> None:
     held = {"hold": 0.5, "late": [0.05, None], "how": ["OVER", "EXPIRED"]}
     runs = [
         {"kind": "first ordinary", "seconds": 9.0},

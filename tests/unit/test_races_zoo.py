@@ -8,12 +8,15 @@ from dataclasses import replace
 import pytest
 
 from fidelity.races.delays import line_of, places, repeated, with_places
-from fidelity.races.exploring import FOUND, REPLAY, Exploration
+from fidelity.races.exploring import BOUNDED, FOUND, HOLDS, REPLAY, UNDECIDED, Exploration
 from fidelity.races.records import Program, programs
 from fidelity.races.rivals import Attempt
 from fidelity.races.running import PROGRAMS
 from fidelity.races.table import Row, accused, page
 from fidelity.races.truth import planned
+from pytest_ddp.extensions.explore import words
+from pytest_ddp.extensions.explore.schedule import parse_schedule
+from pytest_ddp.extensions.explore.tally import Tally
 
 PROGRAM = """\
 from __future__ import annotations
@@ -103,6 +106,15 @@ def test_a_find_is_read_from_the_text() -> None:
     assert REPLAY.findall(long) == ["1@open:best.ckpt#1"]
 
 
+def test_numbers_of_a_session_are_found_in_its_summary() -> None:
+    tally = Tally()
+    tally.explored, tally.holds, tally.expired = 2, 40, 3
+    tally.undecided = [words.undecided(parse_schedule("1@open:best.ckpt#1"), "Empty")] * 2
+    summary = "\n".join(tally.lines())
+    assert (HOLDS.findall(summary), BOUNDED.findall(summary)) == (["40"], ["3"])
+    assert len(UNDECIDED.findall(summary)) == 2
+
+
 def explored(**changes: object) -> Exploration:
     found = Exploration({"test_a": "failed"}, 4, "1@open:a#1", 1, 50, 0, 9.6, "")
     return replace(found, **changes)  # type: ignore[arg-type]
@@ -122,7 +134,7 @@ def test_a_row_is_right_if_the_race_is_found_and_replayed_each_time() -> None:
     assert not race(explored(), replayed=False).is_right
 
 
-def test_a_legal_program_that_fails_or_does_not_run_is_told() -> None:
+def test_a_legal_program_that_fails_or_does_not_run_is_reported() -> None:
     outcomes = {
         "test_b": "passed",
         "test_c": "skipped",

@@ -39,7 +39,7 @@ _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM
 _SET_BY_TORCH = "INDUCTOR_CACHE_DIR$"
 """Wherever its compiler is imported, and so in an outer run at some time; read when it is used."""
 _SET_BY_LAUNCHERS = "ELASTIC_"
-"""For each rank, as torchrun does; read when the rank makes its process group."""
+"""Variables for each rank, as torchrun does; read when the rank makes its process group."""
 _READ_AT_START = re.compile(
     rf"PYTHON(?!(PATH|UNBUFFERED)$)|TORCH(?!{_SET_BY_TORCH}|{_SET_BY_LAUNCHERS})"
     r"|LD_|LC_|LANG|KMP_|(OMP|OPENBLAS|MKL)_(?!NUM)"

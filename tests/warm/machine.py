@@ -19,7 +19,7 @@ class Machine:
     ahead: int = 0
     """Seconds by which its monotonic clock is ahead: for fresh interpreters alone."""
     cwd: str = ""
-    """Where programs begin if not where they are told: its own mounts may have covered that."""
+    """Where programs begin if not where they are to: its own mounts may have covered that."""
 
     @property
     def commands(self) -> str:

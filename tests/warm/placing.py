@@ -16,7 +16,7 @@ _OWN_SYS = "mount --make-rslave / && umount -l /sys && mount -t sysfs sysfs /sys
 ROOM = "-" * 32768
 """A last argument and a variable of the server, whose places those of its forks are put into."""
 ABOVE = 1000
-"""From here up descriptors are kept while those below are put in their places."""
+"""The number from which on descriptors are kept while those below are put in their places."""
 
 
 def show(arguments: Sequence[str], variables: Mapping[str, str]) -> None:

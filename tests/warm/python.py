@@ -26,8 +26,8 @@ import json, os, socket, struct, sys
 
 channel = socket.socket(socket.AF_UNIX)
 channel.connect({place!r})
-told = {{"argv": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ)}}
-data = json.dumps(told).encode()
+request = {{"argv": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ)}}
+data = json.dumps(request).encode()
 socket.send_fds(channel, [struct.pack("!Q", len(data))], [0, 1, 2])
 channel.sendall(data)
 code = channel.recv(9).decode()
@@ -39,7 +39,7 @@ sys.exit(int(code))
 """
 
 _PEER = struct.Struct("3i")
-"""Process, user and group at the other end, as the kernel tells them."""
+"""Process, user and group at the other end, as the kernel reports them."""
 
 
 @contextlib.contextmanager
@@ -79,17 +79,17 @@ def _be(channel: socket.socket) -> None:
     with channel:
         received = receive(channel)
         assert received is not None
-        told, descriptors = received
+        request, descriptors = received
         try:
-            if not interpreter.is_warm(told["env"]):
+            if not interpreter.is_warm(request["env"]):
                 channel.sendall(b"fresh")
                 return
             peer = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
             process = interpreter.start_beside(
                 _PEER.unpack(peer)[0],
-                told["argv"],
-                cwd=told["cwd"],
-                env=told["env"],
+                request["argv"],
+                cwd=request["cwd"],
+                env=request["env"],
                 descriptors=descriptors,
             )
         finally:

@@ -1,4 +1,4 @@
-"""An interpreter that has imported pytest and torch, and forks for each program it is told to run.
+"""An interpreter that has imported pytest and torch, and forks for each program that it is to run.
 
 A program of its own: what it imports is what every program finds imported. See
 :mod:`tests.warm.interpreter` for what may be asked of it.
@@ -46,16 +46,17 @@ _HUB = "from pytest_ddp.extensions.machines.main import main"
 _AGENT = "from pytest_ddp.extensions.machines.agent.main import main"
 _WORKER = "import sys;exec(eval(sys.stdin.readline()))"
 _DOCTORS = "-m pytest -p ddp -p no:cacheprovider ", "-m pytest_ddp.extensions.doctor.probe"
-"""What processes of pytest-ddp, workers of xdist and those of the doctor are told to execute."""
+"""What processes of pytest-ddp, workers of xdist and those of the doctor are to execute."""
 _WITH_AN_HEIR = _HUB, _AGENT, _WORKER
-"""Those that start one of these in turn."""
+"""Processes that start one of these in turn."""
 _PYTHON = sys.executable
 """A test may name another one that is to start what it starts."""
 _SPAWNED = "--multiprocessing-fork"
 _LAUNCHER = "torch.distributed.run"
 """Starts modules and files by ``-u``; what else does that wants a fresh interpreter."""
 _CHANNELS: list[socket.socket] = []
-"""To all heirs of this process: closed later in one of them, they would be other descriptors."""
+"""Channels to all heirs of this process: closed later in one of them, they would be other
+descriptors."""
 Program = dict[str, Any]
 """``argv`` after the interpreter's name, ``cwd``, ``env``, ``umask``, in ``numbers`` where the
 descriptors that come with it belong, how many ``heirs`` it needs for hosts and workers, and how
@@ -235,7 +236,7 @@ def _is_known(args: Any, launched: bool) -> bool:
 
 
 def _wait(channel: socket.socket, lead: bool) -> None:
-    """Be nobody until told who to be: the program ends through :class:`_Inherited`."""
+    """Be nobody until it is known who to be: the program ends through :class:`_Inherited`."""
     if lead:
         os.setsid()
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -281,8 +282,8 @@ def _become(program: Program, descriptors: Sequence[int]) -> Callable[[], None]:
         sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
     wants_none = program["env"].get("PYTHONDONTWRITEBYTECODE")
     sys.dont_write_bytecode = bool("-B" in flags or wants_none)
-    told = filter(None, program["env"].get("PYTHONPATH", "").split(os.pathsep))
-    paths = [*dict.fromkeys(map(os.path.abspath, told))]
+    listed = filter(None, program["env"].get("PYTHONPATH", "").split(os.pathsep))
+    paths = [*dict.fromkeys(map(os.path.abspath, listed))]
     first = {"-c": "", "-m": program["cwd"]}.get(argv[0], os.path.dirname(os.path.abspath(argv[0])))
     sys.path[:] = [first, *paths, *sys.path]
     customize(paths)
@@ -322,7 +323,7 @@ def _import_all() -> None:
         code = pytest.main(["-p", "no:cacheprovider", "--rootdir", directory, test])
     assert code == 0, "the session that imports pytest's plugins has failed"
     sys.path[:] = path
-    # xdist tells its workers which path it found when it was imported, and a suite may have tests
+    # xdist sends its workers which path it found when it was imported, and a suite may have tests
     # of its own by these names.
     strangers = ("test_imports", "xdist", "tests")
     for name in [name for name in sys.modules if name.split(".")[0] in strangers]:

@@ -1,4 +1,4 @@
-"""A warm interpreter is told apart from a fresh one by what it has imported alone."""
+"""A warm interpreter is distinguished from a fresh one by what it has imported alone."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.warm import interpreter
 TELL = """
 import json, os, sys
 os.umask(umask := os.umask(0))
-told = {
+seen = {
     "argv": sys.argv, "path": sys.path, "cwd": os.getcwd(), "umask": umask,
     "env": dict(os.environ), "stdin": sys.stdin.read(), "name": __name__,
     "leads": os.getsid(0) == os.getpid(),
     "prefix": sys.prefix,
 }
-json.dump(told, sys.stdout)
+json.dump(seen, sys.stdout)
 print("a word", file=sys.stderr)
 """
 WAITS = "import threading; print('up', flush=True); threading.Event().wait()"
@@ -55,7 +55,7 @@ def test_it_has_torch(tmp_path: Path, env: dict[str, str]) -> None:
 
 
 def test_sessions_of_suites_have_it_too(tmp_path: Path) -> None:
-    """Whatever the machine tells its libraries, such as OPENBLAS_CORETYPE: else each takes 5 s."""
+    """What the machine sets for its libraries, such as OPENBLAS_CORETYPE: else each takes 5 s."""
     suite = Suite(tmp_path)
     suite.write("test_it.py", "import sys\n\ndef test_it():\n    assert 'torch' in sys.modules\n")
     suite.run().assert_outcomes(passed=1)
@@ -71,15 +71,15 @@ def test_a_program_finds_what_it_would_in_a_fresh_one(
     warm = run(tmp_path, *given, **env)
     monkeypatch.setenv("DDP_TESTS_FRESH", "1")
     fresh = run(tmp_path, *given, **env)
-    told, expected = json.loads(warm.stdout), json.loads(fresh.stdout)
+    seen, expected = json.loads(warm.stdout), json.loads(fresh.stdout)
     del expected["env"]["DDP_TESTS_FRESH"]
-    assert told == expected
+    assert seen == expected
     assert (warm.returncode, warm.stderr) == (0, "a word\n")
 
 
 def test_proc_shows_it_and_what_it_forks_as_fresh_ones(tmp_path: Path) -> None:
     """Survivors of a run are known by its variables, and a coordinator by its command line."""
-    tell = """
+    program = """
 import os
 if os.fork() == 0:
     for name in ("cmdline", "environ"):
@@ -88,9 +88,9 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """
-    done = run(tmp_path, "-c", tell, WORD="ä")
+    done = run(tmp_path, "-c", program, WORD="ä")
     command, variables = map(ast.literal_eval, done.stdout.splitlines())
-    assert command == [os.fsencode(word) for word in (sys.executable, "-c", tell)], done.stderr
+    assert command == [os.fsencode(word) for word in (sys.executable, "-c", program)], done.stderr
     expected = os.environ | {"WORD": "ä"}
     assert variables == [os.fsencode(f"{name}={value}") for name, value in expected.items()]
 
@@ -190,7 +190,7 @@ def test_it_starts_spawned_processes_from_its_own_children(tmp_path: Path) -> No
         HAD_TORCH = "torch" in sys.modules
 
 
-        def tell(queue):
+        def show(queue):
             parent = multiprocessing.parent_process().pid
             queue.put((os.getppid(), parent, os.getpgid(0), os.environ["WORD"], HAD_TORCH))
             sys.exit(3)
@@ -200,11 +200,11 @@ def test_it_starts_spawned_processes_from_its_own_children(tmp_path: Path) -> No
             monkeypatch.setenv("WORD", "given")
             for warm in (True, False):
                 queue = CONTEXT.SimpleQueue()
-                process = CONTEXT.Process(target=tell, args=(queue,))
+                process = CONTEXT.Process(target=show, args=(queue,))
                 process.start()
-                told = queue.get()
+                seen = queue.get()
                 process.join()
-                assert told == (os.getpid(), os.getpid(), os.getpgid(0), "given", warm)
+                assert seen == (os.getpid(), os.getpid(), os.getpgid(0), "given", warm)
                 assert process.exitcode == 3
         """,
     )
@@ -238,10 +238,10 @@ print("torch" in sys.modules)
 
 def test_flags_of_the_interpreter(tmp_path: Path) -> None:
     """Ours are started with ``-B`` where whoever starts us wants no bytecode."""
-    tell = "import sys; print(sys.dont_write_bytecode, sys.argv)"
+    program = "import sys; print(sys.dont_write_bytecode, sys.argv)"
     keeping = {"PYTHONDONTWRITEBYTECODE": ""}
-    told = [
-        run(tmp_path, *flags, "-c", tell, "-B", **env).stdout
+    seen = [
+        run(tmp_path, *flags, "-c", program, "-B", **env).stdout
         for flags, env in (
             ((), keeping),
             (("-u", "-B"), keeping),
@@ -249,4 +249,4 @@ def test_flags_of_the_interpreter(tmp_path: Path) -> None:
             ((), {"PYTHONDONTWRITEBYTECODE": "1"}),
         )
     ]
-    assert told == [f"{wanted} ['-c', '-B']\n" for wanted in (False, True, True, True)]
+    assert seen == [f"{wanted} ['-c', '-B']\n" for wanted in (False, True, True, True)]

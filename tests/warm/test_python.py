@@ -1,4 +1,4 @@
-"""A program that stands in for ``python`` is told apart from it by what it has imported alone."""
+"""What stands in for ``python`` is distinguished from it by what it has imported alone."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def test_it_is_where_it_was_started(
         done = subprocess.run(
             [*cluster.on(1, mount), str(python), "-c", TELL, "-n", "two"],
             env=os.environ | {"WORD": "given"},
-            input="told",
+            input="request",
             capture_output=True,
             text=True,
             check=False,
         )
     where = "beta ['lo', 'veth0'] ['file'] ['-c', '-n', 'two']"
-    assert done.stdout == f"{where}\ntold given {not fresh}\n", done.stderr
+    assert done.stdout == f"{where}\nrequest given {not fresh}\n", done.stderr
     assert done.returncode == 3
 
 

@@ -21,6 +21,7 @@ from ddp_conformance.caches.killing import find_bad_rebuild
 from ddp_conformance.caches.opening import Source, close, first_look, tensors_seen
 from ddp_conformance.caches.subjects import Cache
 from ddp_conformance.framework.case import Case, worker_number
+from ddp_conformance.framework.failures import failures
 from ddp_conformance.framework.history import Record, Refused, Run
 from ddp_conformance.framework.ranks import Ranks
 from ddp_conformance.framework.recording import (
@@ -86,7 +87,7 @@ def opening(subject: Cache, case: Case) -> Iterator[Record]:
     source = Source(case, case.world_size)
     try:
         cache = subject.make(case, source)
-    except Exception as error:
+    except failures() as error:
         yield Refused(case.rank, type(error).__name__)
         return
     yield CacheOpen(case.rank, len(cache))
@@ -123,7 +124,7 @@ def read_all(cache: Any, case: Case) -> list[DeviceUse]:
 
 
 def find_misplaced(subject: Cache, ranks: Ranks) -> tuple[Violation, ...]:
-    """MEM-01."""
+    """Check MEM-01."""
     runs = record_reading(subject, ranks, workers=0)
     found = judge_each(runs, lambda run: judge.judge_placement(run.history))
     if subject.spoil is None:
@@ -134,13 +135,13 @@ def find_misplaced(subject: Cache, ranks: Ranks) -> tuple[Violation, ...]:
 
 
 def find_changes(subject: Cache, ranks: Ranks) -> tuple[Violation, ...]:
-    """MEM-02."""
+    """Check MEM-02."""
     runs = [run for workers in (0, 2) for run in record_reading(subject, ranks, workers)]
     return judge_each(runs, lambda run: judge.judge_unchanged(run.history))
 
 
 def find_bad_build(subject: Cache, ranks: Ranks) -> tuple[Violation, ...]:
-    """MEM-03."""
+    """Check MEM-03."""
     runs = record_reading(subject, ranks, workers=0)
     found = judge_each(runs, lambda run: judge.judge_built_once(run.history))
     # Last: a subject may keep the local rank that it finds first, which must be the real one.
@@ -148,13 +149,13 @@ def find_bad_build(subject: Cache, ranks: Ranks) -> tuple[Violation, ...]:
 
 
 def find_device_use(subject: Cache, ranks: Ranks) -> tuple[Violation, ...]:
-    """MEM-04."""
+    """Check MEM-04."""
     runs = record_reading(subject, ranks, workers=2)
     return judge_each(runs, lambda run: judge.judge_device_use(run.history))
 
 
 def find_unrebuilt(subject: Cache, ranks: Ranks) -> tuple[Violation, ...]:
-    """MEM-07."""
+    """Check MEM-07."""
     (built,) = record_reading(subject, ranks, workers=0)
     return find_bad_rebuild(subject, ranks, built)
 

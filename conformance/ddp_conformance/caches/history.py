@@ -22,7 +22,7 @@ class CachedTensor(Record):
     """Device, inode and offset of the file behind it, equal for ranks that map the same
     memory; empty for memory of this process alone."""
     digest: str
-    """Of dtype, shape and bytes; empty where there are none to read."""
+    """The digest of dtype, shape and bytes; empty where there are none to read."""
 
 
 @dataclass(frozen=True, slots=True)

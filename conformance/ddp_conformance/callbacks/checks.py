@@ -91,11 +91,11 @@ def observe_loop(
 
 
 def do_nothing() -> None:
-    """As clocks do that tell the time."""
+    """Do nothing, as a callback that only reads the clock."""
 
 
 def observe_error(subject: ErrorPath, case: Case, ranks: Ranks, failing: int) -> Iterator[Record]:
-    """The same with an error on the rank ``failing``."""
+    """Record a loop with an error on the rank ``failing``."""
     records: list[Record] = []
 
     def trip(step: int) -> None:
@@ -172,7 +172,7 @@ def many_samples(ranks: Ranks) -> int:
 
 
 def find_different_collectives(subject: Callback, ranks: Ranks) -> tuple[Violation, ...]:
-    """CBK-01."""
+    """Check CBK-01."""
     runs = loop_runs(subject, ranks)
     return _judged(subject, ranks, runs, lambda run: judge.judge_same_trace(run.history))
 

@@ -16,7 +16,7 @@ class Traced(Record):
     members: tuple[int, ...]
     """Global ranks of the group."""
     number: int
-    """Its place among this rank's collectives of the group, from 0."""
+    """The place of the call among this rank's collectives of the group, from 0."""
     what: str
     """Operation, reduction, root, dtype and shape."""
     functions: str = ""

@@ -61,7 +61,7 @@ def incomplete(subject: TrainLoop, case: Case, ranks: Ranks) -> Iterator[Record]
 
 
 def find_loads_of_incomplete(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ...]:
-    """DET-07."""
+    """Check DET-07."""
     runs = record_legs(subject, ranks, incomplete)
     (run,) = runs
     if why := judge_checkpoints.unsaved(run.history):
@@ -86,7 +86,7 @@ def saving(subject: TrainLoop, case: Case, ranks: Ranks) -> Iterator[Record]:
 
 
 def find_changes_by_saving(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ...]:
-    """DET-08."""
+    """Check DET-08."""
     (plain,) = record_legs(subject, ranks, repeated)
     (run,) = record_legs(subject, ranks, saving)
     if why := judge_checkpoints.unsaved(run.history):

@@ -17,7 +17,8 @@ def files_of(path: Path) -> list[Path]:
 
 
 def chosen(sizes: Sequence[int]) -> list[int]:
-    """Which of so many files are taken away: all, or the first, the last, the largest and others.
+    """The numbers of the files that are taken away: all, or the first, the last, the largest and
+    others.
 
     Args:
         sizes: of the files in order, in bytes.
@@ -36,7 +37,7 @@ class KeptCheckpoint:
         self._path = path
         self._copy = path.with_name(f"{path.name} as it was")
         self.files = {_name(file, path): file for file in files_of(path)}
-        """By name: where in the folder, or its own."""
+        """Where each file is, by name: in the folder, or in a folder of its own."""
         if self.files:
             _copy(path, self._copy)
 
@@ -58,7 +59,7 @@ def _name(file: Path, checkpoint: Path) -> str:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """With links, times and modes as they are."""
+    """Copy a file or folder with links, times and modes as they are."""
     if source.is_dir():
         shutil.copytree(source, target, symlinks=True)
     else:

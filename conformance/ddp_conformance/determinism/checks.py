@@ -59,7 +59,7 @@ MEM_06 = Guarantee(
 
 
 def find_difference(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ...]:
-    """DET-01."""
+    """Check DET-01."""
     runs = record_legs(subject, ranks, repeated)
     return judge_each(runs, lambda run: judge.judge_same_run(run.history, "again"))
 
@@ -79,7 +79,7 @@ def find_bad_resumption(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ..
 
 
 def find_lost_states(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ...]:
-    """DET-03."""
+    """Check DET-03."""
     (run,) = record_legs(subject, ranks, resumed)
     return tuple(
         violation
@@ -89,26 +89,26 @@ def find_lost_states(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ...]:
 
 
 def find_other_losses(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ...]:
-    """DET-04."""
+    """Check DET-04."""
     runs = record_legs(subject, ranks, beside_one)
     return judge_each(runs, lambda run: judge.judge_same_losses(run.history, subject.tolerance))
 
 
 def find_bad_seeds(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ...]:
-    """DET-05."""
+    """Check DET-05."""
     terms = terms_of(subject)
     runs = record_legs(subject, ranks, repeated)
     return judge_each(runs, lambda run: judge.judge_seeds(run.history, SIZE, terms))
 
 
 def find_foreign_memory(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ...]:
-    """MEM-05."""
+    """Check MEM-05."""
     runs = record_legs(subject, ranks, repeated)
     return judge_each(runs, lambda run: judge.judge_own_device(run.history))
 
 
 def find_shared_modules(subject: TrainLoop, ranks: Ranks) -> tuple[Violation, ...]:
-    """MEM-06."""
+    """Check MEM-06."""
     runs = record_legs(subject, ranks, repeated)
     return judge_each(runs, lambda run: judge.judge_held_modules(run.history))
 

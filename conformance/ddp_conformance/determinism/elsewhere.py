@@ -27,6 +27,7 @@ from ddp_conformance.determinism.runs import (
 )
 from ddp_conformance.determinism.subjects import Leg, TrainLoop, terms_of
 from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.failures import failures
 from ddp_conformance.framework.history import Record, Run
 from ddp_conformance.framework.ranks import Ranks
 from ddp_conformance.framework.recording import judge_each
@@ -42,7 +43,7 @@ DET_06 = Guarantee(
 
 
 def moves_of(subject: TrainLoop, world_size: int) -> list[Move]:
-    """From all ranks to rank 0 alone and back, wherever the loop can be interrupted."""
+    """Moves from all ranks to rank 0 alone and back, wherever the loop can be interrupted."""
     sizes = dict.fromkeys([(world_size, 1), (1, world_size)])
     return [Move(part, *pair) for part in parts_of(subject) for pair in sizes]
 
@@ -88,7 +89,7 @@ def rounding(subject: TrainLoop, case: Case, ranks: Ranks) -> Iterator[Record]:
             try:
                 with MonteCarloRounding(number + 1):
                     further.append(final())
-            except Exception:  # from the subject's code, such as a compiled model's
+            except failures():  # from the subject's code, such as a compiled model's
                 return
     yield LoopRounding(0, tuple(_distances(plain, further)))
 

@@ -13,7 +13,7 @@ class LoopStep(Record):
     """One optimizer step."""
 
     run: str
-    """Which of several runs: ``whole``, ``again``, ``epoch end``, ``mid-epoch``, ``alone``,
+    """The run, one of several: ``whole``, ``again``, ``epoch end``, ``mid-epoch``, ``alone``,
     ``saving``, ``without FILE``. Of a run that was saved and resumed both parts have one name."""
     epoch: int
     ids: tuple[int, ...]
@@ -37,10 +37,11 @@ class Sketch:
 
     name: str
     digest: str
-    """Of its bytes."""
+    """The digest of the bytes."""
     norm: float
     projection: float
-    """Its product with a fixed irregular vector, by which close values are recognised."""
+    """The product of the values with a fixed irregular vector, by which close values are
+    recognised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class LoopParameters(Record):
     run: str
     when: Literal["begin", "end"]
     sketches: tuple[Sketch, ...]
-    """By name; whole tensors, also where each rank holds a shard."""
+    """Sketches by name; of whole tensors, also where each rank holds a shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class LoopRounding(Record):
     """How far rounding moves the final parameters of one process."""
 
     distances: tuple[tuple[str, float], ...]
-    """By name, the largest norm of a difference."""
+    """The largest norm of a difference, by the parameter's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +100,10 @@ class HeldModule(Record):
     path: str
     """Where in the data set, for example ``dataset.encoder``."""
     trained: bool
-    """It is, or shares a parameter with, an object of the model that is trained."""
+    """Whether the module is, or shares a parameter with, an object of the model that is trained."""
     changed: bool
-    """It is on another device, or has other parameters, after the training than before it."""
+    """Whether the module is on another device, or has other parameters, after the training than
+    before it."""
     altered: str = ""
     """What others than the data set have changed of its mode, ``requires_grad`` or hooks."""
 

@@ -159,7 +159,9 @@ def _place(step: LoopStep | None) -> str:
 def same_parameters(
     history: History, other: str, when: str, like: str, tolerance: float = 0.0
 ) -> Iterator[Violation]:
-    """At its begin, or its end, run ``other`` has the parameters of run ``like`` on each rank."""
+    """Whether, at its begin, or its end, run ``other`` has the parameters of run ``like`` on each
+    rank.
+    """
     verb, adjective = {"begin": ("begins", "initial"), "end": ("ends", "final")}[when]
     found = {
         (r.run, r.rank): {sketch.name: sketch for sketch in r.sketches}

@@ -34,7 +34,7 @@ WITHOUT = "without "
 """How the name of a run begins whose checkpoint lacks the file that the rest of it names."""
 WITHOUT_ANY = f"{WITHOUT}any file"
 UNREAD = "goes on as well without any file of its checkpoint"
-"""Of a loop that keeps all in its process, or begins anew."""
+"""The violation of a loop that keeps all in its process, or begins anew."""
 
 
 def judge_incomplete(history: History) -> tuple[Violation, ...]:
@@ -63,7 +63,7 @@ def _refused_or_same(history: History, run: str) -> Iterator[Violation]:
 
 
 def half_refused(history: History, run: str, ranks: Sequence[int]) -> Iterator[Violation]:
-    """Of a run in which some rank raised: ranks that go on, or that had made a step before."""
+    """Ranks of a run in which some rank raised that go on, or that had made a step before."""
     raised = raised_in(history, run)
     first, error = next(iter(raised.items()))
     others = [rank for rank in ranks if rank not in raised]
@@ -82,6 +82,6 @@ def raised_in(history: History, run: str) -> dict[int, str]:
 
 
 def _differences(history: History, run: str) -> Iterator[Violation]:
-    """From the run that resumed with all files."""
+    """Differences from the run that resumed with all files."""
     yield from same_parameters(history, run, "begin", RESUMED)
     yield from judge_same_run(history, run, like=RESUMED)

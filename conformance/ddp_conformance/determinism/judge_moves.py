@@ -123,7 +123,9 @@ def _near(one: Sketch | None, other: Sketch | None, limit: float) -> bool:
 
 
 def _by_run(history: History, when: str) -> dict[str, dict[str, Sketch]]:
-    """By bare name, from the first rank that has it: ranks may have different parameters."""
+    """Parameters by run and bare name, from the first rank that has it: ranks may have different
+    parameters.
+    """
     found: defaultdict[str, dict[str, Sketch]] = defaultdict(dict)
     records = [r for r in history if isinstance(r, LoopParameters) and r.when == when]
     for record in sorted(records, key=lambda record: record.rank):
@@ -160,7 +162,7 @@ def _other_begin(history: History, move: Move) -> Iterator[Violation]:
 
 
 def _together(history: History, run: str) -> list[tuple[int, tuple[int, ...]]]:
-    """Of each step of a run its epoch, and the samples of all ranks in order of their numbers."""
+    """The epoch of each step of a run, and the samples of all ranks in order of their numbers."""
     steps: defaultdict[int, list[LoopStep]] = defaultdict(list)
     for own in steps_of(history, run).values():
         for place, step in enumerate(own):

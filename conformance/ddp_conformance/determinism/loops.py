@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
@@ -33,6 +32,7 @@ from ddp_conformance.determinism.subjects import Leg, TrainLoop
 from ddp_conformance.framework import nemesis
 from ddp_conformance.framework.case import Case
 from ddp_conformance.framework.digests import digest_of
+from ddp_conformance.framework.failures import failures
 from ddp_conformance.framework.history import Record
 from ddp_conformance.framework.ranks import Ranks, gpu_of
 from ddp_conformance.framework.recording import describe
@@ -120,7 +120,8 @@ def run_leg(subject: TrainLoop, case: Case, run: str, leg: Leg, turn: int) -> li
 def try_leg(
     subject: TrainLoop, case: Case, run: str, leg: Leg, turn: int, tell: Callable[[bool], None]
 ) -> list[Record]:
-    """As :func:`run_leg`, for a call that the loop may refuse by an exception or an exit code.
+    """Call :func:`run_leg`, which the loop may refuse by an exception or an
+    exit code.
 
     Args:
         tell: called with whether it has raised; in the handler of the exception, so that a hang of
@@ -129,7 +130,7 @@ def try_leg(
     notes = Notes(case.rank, run)
     try:
         _call(subject, case, leg, turn, notes)
-    except _refusals() as error:
+    except failures(SystemExit) as error:
         if isinstance(error, SystemExit) and not error.code:
             raise
         notes.records.append(LoopRaised(case.rank, run, describe(error)))
@@ -139,14 +140,10 @@ def try_leg(
     return notes.records
 
 
-def _refusals() -> tuple[type[BaseException], ...]:
-    """Those of torch's checkpoints are no ``Exception``."""
-    api = sys.modules.get("torch.distributed.checkpoint.api")
-    return (Exception, SystemExit, *([api.CheckpointException] if api else []))
-
-
 def final_parameters(subject: TrainLoop, case: Case, leg: Leg, turn: int) -> dict[str, Tensor]:
-    """Those of one process in float64, and its buffers, by name; empty if none are reported."""
+    """The parameters of one process in float64, and its buffers, by name; empty if none are
+    reported.
+    """
     notes = KeepsTheEnd(case.rank, "rounding")
     _call(subject, case, leg, turn, notes)
     return notes.tensors

@@ -13,7 +13,7 @@ Groups: TypeAlias = Callable[[int], Sequence[Hashable]]
 
 
 class Allowance(NamedTuple):
-    """For all ranks together, in one epoch."""
+    """What is allowed for all ranks together, in one epoch."""
 
     surplus: int = 0
     """Deliveries more than samples."""
@@ -74,11 +74,11 @@ class Terms:
         return list(found.values())
 
     def allowed(self, size: int, world_size: int, workers: int = 1) -> Allowance:
-        """For a group of ``size`` samples."""
+        """The number allowed for a group of ``size`` samples."""
         return allowed(self.total(size), world_size, self.traits, self.batch_size, workers)
 
     def allowed_in_all(self, size: int, world_size: int, workers: int = 1) -> Allowance:
-        """For all groups of ``size`` samples together."""
+        """The number allowed for all groups of ``size`` samples together."""
         each = [self.allowed(len(one), world_size, workers) for one in self.members(size)]
         return Allowance(sum(one.surplus for one in each), sum(one.missing for one in each))
 

@@ -43,8 +43,9 @@ class GroupOfTries:
             self.renew()
 
     def give_up(self) -> None:
-        """After a try that raised on some rank, where peers may have operations under way; every
-        rank calls it."""
+        """Make a new group after a try that raised on some rank, where peers may have operations
+        under way; every rank calls it.
+        """
         if self._backend:
             self.renew()
 
@@ -69,7 +70,7 @@ class GroupOfTries:
 
 
 def _none() -> None:
-    """In place of a weak reference to a group."""
+    """Stand in for a weak reference to a group."""
 
 
 def _new_file() -> str:

@@ -15,7 +15,8 @@ from typing import TypeAlias
 from ddp_conformance.framework.case import Case
 
 KINDS: dict[str, type[Record]] = {}
-"""By name, for reading records from a file. A kind is here once its module is imported."""
+"""Kinds of records by name, for reading records from a file. A kind is here once its module is
+imported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Collective(Record):
     """A rank was about to make a collective of the whole group."""
 
     number: int
-    """Its place among those of this rank, from 0."""
+    """The place of the collective among those of this rank, from 0."""
     what: str
     """Operation, reduction, root, dtype and shape; or the text for the end of the code."""
     site: str = ""
@@ -101,5 +102,5 @@ class Run:
     """One case with the history of all its ranks, by rank."""
 
     case: Case
-    """As rank 0 saw it."""
+    """The case as rank 0 saw it."""
     history: tuple[Record, ...]

@@ -105,7 +105,7 @@ def _in_library(frame: FrameType) -> str:
 
 
 def _short(file: str) -> str:
-    """Without the folder that packages are installed in."""
+    """The path without the folder that packages are installed in."""
     for part in _INSTALLED:
         file = file.rpartition(part)[2]
     for folder in _training_folders():

@@ -23,7 +23,7 @@ class Ranks(Protocol):
 
     @property
     def rank(self) -> int:
-        """This rank, 0 to ``world_size - 1``."""
+        """Number of this rank, 0 to ``world_size - 1``."""
 
     @property
     def world_size(self) -> int:
@@ -35,14 +35,14 @@ class Ranks(Protocol):
 
 @runtime_checkable
 class RanksOfATest(Ranks, Protocol):
-    """Those of a ddp test, which has a backend and a device for them."""
+    """The ranks of a ddp test, which has a backend and a device for them."""
 
     backend: str
-    """As torch takes it."""
+    """The backend as torch takes it."""
 
     @property
     def device(self) -> torch.device:
-        """With the number of the GPU, if this rank has one."""
+        """The device with the number of the GPU, if this rank has one."""
 
 
 def gpu_of(ranks: Ranks) -> torch.device | None:

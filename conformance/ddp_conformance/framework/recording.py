@@ -15,6 +15,7 @@ import torch
 
 from ddp_conformance.framework import nemesis
 from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.failures import failures, in_words
 from ddp_conformance.framework.groups import GroupOfTries
 from ddp_conformance.framework.history import Raised, Record, Run
 from ddp_conformance.framework.places import is_ours, is_users
@@ -88,13 +89,13 @@ def on_all(ranks: Ranks, act: Callable[[], T]) -> T:
         act: code of the subject.
 
     Raises:
-        Exception: as ``act`` raised it on this rank.
+        BaseException: as ``act`` raised it on this rank, if it is a failure.
         PeerRaisedError: it raised on another rank; :func:`record` then ends the observation.
     """
-    error: Exception | None = None
+    error: BaseException | None = None
     try:
         result = act()
-    except Exception as raised:
+    except failures() as raised:
         error = raised
     failed = any(ranks.gather(error is not None))
     if error is not None:
@@ -126,7 +127,7 @@ _recorded: Recent[tuple[Any, ...], tuple[Subject, tuple[Run, ...]]] = Recent()
 def record_once(
     subject: Subject, ranks: Ranks, cases: Sequence[Case], observe: Observe, way: str
 ) -> tuple[Run, ...]:
-    """As :func:`record`, for histories that several guarantees use.
+    """Record as :func:`record` does, for histories that several guarantees use.
 
     Equal runs are made once; ``way`` names the way of observing, as part of the key.
     """
@@ -164,7 +165,7 @@ def _prepared(subject: Subject, case: Case) -> Iterator[Raised]:
     try:
         if subject.prepare is not None:
             subject.prepare(case)
-    except Exception as error:
+    except failures() as error:
         yield Raised(case.rank, describe(error))
 
 
@@ -179,7 +180,7 @@ def _observed(subject: Subject, case: Case, observe: Observe) -> list[Record]:
                 records.append(seen)
     except PeerRaisedError:
         pass  # the other rank has recorded why
-    except Exception as error:
+    except failures() as error:
         records.append(Raised(case.rank, describe(error)))
     return records
 
@@ -198,10 +199,4 @@ def describe(error: BaseException) -> str:
     # The user's own line helps more than a library's; some tracebacks have none.
     frames = [frame for frame in frames if is_users(frame.filename)] or frames
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    try:
-        text = str(error).strip()
-    except Exception:
-        text = "(its text cannot be made)"
-    first_line = text.splitlines()[0] if text else ""
-    said = f": {first_line}" if first_line else ""
-    return f"{type(error).__name__}{said}{place}"
+    return f"{in_words(error)}{place}"

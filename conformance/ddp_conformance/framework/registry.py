@@ -44,7 +44,7 @@ class Guarantee:
 
 
 def nothing_to_remark(subject: Any) -> str:
-    """For a check that examines all that its entry names."""
+    """Make no remark, for a check that examines all that its entry names."""
     return ""
 
 

@@ -19,7 +19,7 @@ from ddp_conformance.framework.traits import checked_traits
 
 @dataclass(frozen=True, slots=True)
 class MadeAtImport:
-    """Which of the subjects that a module makes while it is imported.
+    """One of the subjects that a module makes while it is imported.
 
     Every process that imports the module makes them, whatever their functions are: the number is
     one among those of the same name.
@@ -39,7 +39,9 @@ class MadeAtImport:
         return None
 
     def subject(self) -> Subject:
-        """It, when its module has been imported; raises ``LookupError`` if it was not made."""
+        """The subject, when its module has been imported; raises ``LookupError`` if it was not
+        made.
+        """
         return _made[self.module, self.name][self.number]
 
 
@@ -79,7 +81,7 @@ class Subject(metaclass=_ShownAtTheUsersLine):
     traits: AbstractSet[str] = frozenset()
     """Names from :data:`ddp_conformance.framework.traits.TRAITS`."""
     name: str = ""
-    """For test ids and the table; by default the factory's name."""
+    """The name for test ids and the table; by default the factory's name."""
     prepare: Callable[[Case], None] | None = None
     """Called on rank 0 alone before ``make`` on any rank: writes files to ``case.directory``."""
 

@@ -20,7 +20,7 @@ class Violation:
     """One breach of a guarantee, with the smallest evidence that proves it."""
 
     what: str
-    """For example ``index 7 delivered by ranks 0 and 1``."""
+    """What is broken, for example ``index 7 delivered by ranks 0 and 1``."""
     epoch: int | None = None
     case: str = ""
     """The case in words; the judge leaves it empty, the check fills it in."""

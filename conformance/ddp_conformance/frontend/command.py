@@ -48,8 +48,8 @@ PROGRAM = "python -m ddp_conformance"
 TIMEOUT = 60.0
 """Seconds for a check at one world size, on a machine that is not busy with others."""
 TRAINING_TIMEOUT = 600.0
-"""The same where a training is among the parts: its runs, some ten for a check, are bounded by
-its own ``timeout``, so that a run which hangs is a verdict."""
+"""Seconds for a check where a training is among the parts: its runs, some ten for a check,
+are bounded by its own ``timeout``, so that a run which hangs is a verdict."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

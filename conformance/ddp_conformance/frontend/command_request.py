@@ -37,7 +37,7 @@ class Request:
     subjects: tuple[tuple[str, str], ...]
     """Name of the kind, and ``module:name``."""
     traits: tuple[str, ...]
-    """For subjects that are given by their factory."""
+    """The traits of subjects that are given by their factory."""
     checks: tuple[str, ...]
     """Ids of guarantees; all if empty."""
     expected: tuple[tuple[str, str], ...]
@@ -47,7 +47,7 @@ class Request:
     """Check each subject under all descriptions that its kind allows."""
 
     def to_json(self) -> str:
-        """On one line."""
+        """The request as JSON on one line."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod

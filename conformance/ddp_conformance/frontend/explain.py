@@ -32,7 +32,7 @@ class Examples:
     broken_code: str
     kept: BenignVariant
     kept_code: str
-    """Without the code that it shares with the mutant."""
+    """The variant's code without what it shares with the mutant."""
     others: tuple[Mutant, ...]
     """Further mutants that break the guarantee."""
 
@@ -55,7 +55,7 @@ def explanation(guarantee_id: str) -> Iterator[str]:
 
 
 def entry(guarantee_id: str) -> str:
-    """Its section in SPEC, without the marks of its heading."""
+    """The guarantee's section in SPEC, without the marks of its heading."""
     text = SPEC.read_text(encoding="utf-8")
     found = re.search(rf"^### ({guarantee_id}\b.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL)
     assert found is not None, f"{guarantee_id} has a check and no entry"

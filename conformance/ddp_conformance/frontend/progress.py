@@ -41,7 +41,7 @@ class Progress:
         self._ended: set[str] = set()
         self._failed: set[str] = set()
         self._topics: dict[str, str] = {}
-        """By worker of pytest-xdist, or for the only process."""
+        """What is checked, by worker of pytest-xdist, or for the only process."""
         self.total = 0
 
     def begin(self, worker: str, subject: str) -> None:

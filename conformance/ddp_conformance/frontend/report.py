@@ -46,7 +46,7 @@ class Judged:
         return binding and self.word in (Word.FAILED, Word.UNKNOWN)
 
     def cell(self) -> Verdict:
-        """The same for the table."""
+        """The verdict for the table."""
         row = label(self.guarantee)
         return Verdict(self.subject, row, self.world_size, self.word, self.reason, self.seconds)
 
@@ -73,7 +73,9 @@ class Fate(enum.StrEnum):
 
 
 def fate_of(words: Collection[Word]) -> Fate | None:
-    """From the verdicts of all world sizes; None if the guarantee was not checked."""
+    """The fate of a guarantee, from the verdicts of all world sizes; None if the guarantee was not
+    checked.
+    """
     if Word.FAILED in words or Word.UNKNOWN in words:
         return Fate.BROKEN
     if Word.EXPECTED in words:

@@ -56,7 +56,7 @@ def words_of(end: Ended) -> str:
 
 
 def how_it_ended(end: Ended) -> str:
-    """In words: exception, signal, exit code, or that it had to be stopped."""
+    """How a process ended, in words: exception, signal, exit code, or that it had to be stopped."""
     if end.code is None:
         return "had not ended and was stopped"
     if end.code < 0:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddp_conformance.framework.failures import in_words
 from ddp_conformance.framework.places import is_ours
 from pytest_ddp.outcome import stack_dumps
 from pytest_ddp.protocol import status_page
@@ -33,9 +34,7 @@ def leave_error(files: Path, error: BaseException) -> None:
     """Write down what the rank raised, before its process ends."""
     frames = reversed(traceback.extract_tb(error.__traceback__))
     listed = [(frame.filename, frame.lineno or 0, frame.name) for frame in frames]
-    lines = str(error).strip().splitlines()
-    text = f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": ")
-    (files / ERROR).write_text(json.dumps([shortened(text), listed]))
+    (files / ERROR).write_text(json.dumps([shortened(in_words(error)), listed]))
 
 
 def shortened(text: str) -> str:

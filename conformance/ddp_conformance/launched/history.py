@@ -56,7 +56,7 @@ class Fetched(Record):
     size: int
     """Samples in the data set."""
     indices: tuple[int, ...]
-    """Those that the sampler gave out, in order."""
+    """The indices that the sampler gave out, in order."""
     batch: int
     """Indices in the largest batch."""
     complete: bool
@@ -78,15 +78,16 @@ class Optimized(Record):
     live: tuple[str, ...]
     """Names of the wrapped modules' parameters with ``requires_grad``."""
     owned: tuple[str, ...]
-    """Those of them that the optimizer has."""
+    """Names of those among them that the optimizer has."""
     foreign: int
     """Parameters of the optimizer that no wrapped module has."""
     changed: int
     """How many of the live ones this step changed."""
     digest: str
-    """Of the live ones' content afterwards; of this rank's part where they are sharded."""
+    """The digest of the live parameters' content afterwards; of this rank's part where they are
+    sharded."""
     sums: tuple[float, ...] = ()
-    """Of each of them: the sum, and that of its absolute values."""
+    """For each live parameter the sum of its values, and that of its absolute values."""
     sharded: bool = False
     """Each rank has a part of the parameters, which may be an empty one."""
 
@@ -131,7 +132,7 @@ class Ended(Record):
     code: int | None
     """Exit code; negative for a signal; None if it had to be stopped."""
     returned: bool
-    """Its entry came to its end."""
+    """Whether the program's entry returned."""
     error: str = ""
     """The exception with its type, if it raised."""
     phase: str = ""

@@ -70,7 +70,7 @@ class Named:
         return cls(module, qualname, file)
 
     def load(self) -> Any:
-        """The function."""
+        """Load the function."""
         module: Any = Module(self.module, self.file).load()
         return reduce(getattr, self.qualname.split("."), module)
 
@@ -90,16 +90,17 @@ class Scenario:
     """The disturbance of a run: one at most, so that its effect is known."""
 
     late: int | None = None
-    """This rank enters each stage only when all others have ended or wait for another rank."""
+    """The rank that enters each stage only when all others have ended or wait for another rank."""
     looked: bool = False
-    """It is late only at changes of files that others change too, and has looked before them."""
+    """Whether the late rank is late only at changes of files that others change too, and has looked
+    before them."""
     dying: int | None = None
-    """This rank dies at its first optimizer step."""
+    """The rank that dies at its first optimizer step."""
     death: Death = "raises"
     eager: bool = False
     """``torch.compile`` does nothing."""
     lone: int | None = None
-    """This rank is the only one that has no GPU; the run ends with the choice of a backend."""
+    """The rank that is the only one that has no GPU; the run ends with the choice of a backend."""
 
     @property
     def label(self) -> str:
@@ -136,7 +137,7 @@ class Work:
     """Makes a data set index of what a sampler yields."""
     scenario: Scenario = UNDISTURBED
     devices: tuple[RankDevice, ...] = ()
-    """Of each rank, for ``does``; empty for gloo on the CPU."""
+    """The device of each rank, for ``does``; empty for gloo on the CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +154,11 @@ class Order:
     environment: tuple[tuple[str, str], ...]
     """The process's environment variables."""
     seed: int
-    """That of :mod:`ddp_conformance.framework.nemesis`."""
+    """The seed of :mod:`ddp_conformance.framework.nemesis`."""
 
     @property
     def device(self) -> RankDevice:
-        """That of this rank."""
+        """The device of this rank."""
         return self.work.devices[self.rank] if self.work.devices else RankDevice()
 
     def files(self, rank: int) -> str:

@@ -25,7 +25,7 @@ class RankDevice:
 
 
 def devices_of(ranks: Ranks) -> tuple[RankDevice, ...]:
-    """Of each rank of the test; empty where one has no GPU. Every rank calls it."""
+    """The device of each rank of the test; empty where one has no GPU. Every rank calls it."""
     own = RankDevice()
     if isinstance(ranks, RanksOfATest) and gpu_of(ranks) is not None:
         host = os.environ.get("NCCL_HOSTID", "")

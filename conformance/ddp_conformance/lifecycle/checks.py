@@ -71,12 +71,12 @@ LIF_09 = Guarantee(
 
 
 def find_unfinished(subject: Training, ranks: Ranks) -> Sequence[Violation]:
-    """LIF-01."""
+    """Check LIF-01."""
     return judge.judge_finished(run_of(subject, ranks).history)
 
 
 def find_wrong_shares(subject: Training, ranks: Ranks) -> Sequence[Violation]:
-    """LIF-02."""
+    """Check LIF-02."""
     run = finished(subject, ranks)
     if not any(isinstance(seen, Fetched) and seen.trained for seen in run.history):
         raise UndecidedError(
@@ -87,7 +87,7 @@ def find_wrong_shares(subject: Training, ranks: Ranks) -> Sequence[Violation]:
 
 
 def find_speed_dependence(subject: Training, ranks: Ranks) -> Sequence[Violation]:
-    """LIF-03."""
+    """Check LIF-03."""
     base = run_of(subject, ranks)
 
     def runs(looked: bool) -> dict[Scenario, Run]:
@@ -107,7 +107,7 @@ def find_speed_dependence(subject: Training, ranks: Ranks) -> Sequence[Violation
 
 
 def find_idle_optimizer(subject: Training, ranks: Ranks) -> Sequence[Violation]:
-    """LIF-04."""
+    """Check LIF-04."""
     history = finished(subject, ranks).history
     if not any(isinstance(seen, Optimized) for seen in history):
         raise UndecidedError(f"{subject.name} makes no optimizer step")
@@ -115,7 +115,7 @@ def find_idle_optimizer(subject: Training, ranks: Ranks) -> Sequence[Violation]:
 
 
 def find_compile_harm(subject: Training, ranks: Ranks) -> Sequence[Violation]:
-    """LIF-05."""
+    """Check LIF-05."""
     compiled = finished(subject, ranks)
     eager = run_of(subject, ranks, Scenario(eager=True))
     demand_success(subject, eager)
@@ -123,12 +123,12 @@ def find_compile_harm(subject: Training, ranks: Ranks) -> Sequence[Violation]:
 
 
 def find_leftovers(subject: Training, ranks: Ranks) -> Sequence[Violation]:
-    """LIF-06."""
+    """Check LIF-06."""
     return judge.judge_nothing_left(finished(subject, ranks).history)
 
 
 def find_hidden_deaths(subject: Training, ranks: Ranks) -> Sequence[Violation]:
-    """LIF-07."""
+    """Check LIF-07."""
     return [
         replace(violation, case=scenario.label)
         for scenario, run in deaths(subject, ranks)
@@ -137,7 +137,7 @@ def find_hidden_deaths(subject: Training, ranks: Ranks) -> Sequence[Violation]:
 
 
 def find_endless(subject: Training, ranks: Ranks) -> Sequence[Violation]:
-    """LIF-08."""
+    """Check LIF-08."""
     found = judge.judge_ended_in_time(run_of(subject, ranks).history)
     if found:
         return found
@@ -163,7 +163,7 @@ def deaths(subject: Training, ranks: Ranks) -> Iterator[tuple[Scenario, Run]]:
 
 
 def find_disagreement(subject: Training, ranks: Ranks) -> Sequence[Violation]:
-    """LIF-09."""
+    """Check LIF-09."""
     history = run_of(subject, ranks).history
     if not any(isinstance(seen, Chose) for seen in history):
         raise UndecidedError(f"{subject.name} makes no process group and wraps no module")

@@ -35,7 +35,7 @@ from ddp_conformance.launched.history import (
 )
 
 TOLERANCE = 1e-4
-"""Between a compiled and an eager run, relative to the sum of absolute values."""
+"""The tolerance between a compiled and an eager run, relative to the sum of absolute values."""
 
 NO_END = "the end of no rank was seen"
 
@@ -71,7 +71,7 @@ def _ended_before(history: History, lost: Ended) -> str:
 
 
 _LOST_PEER = re.compile(r"Connection (closed|reset) by peer")
-"""As gloo and the kernel word it."""
+"""What gloo and the kernel report for a lost peer."""
 
 
 def _last_stage(history: History, rank: int) -> str:
@@ -85,7 +85,7 @@ def _last_stage(history: History, rank: int) -> str:
 
 
 def judge_deliveries(history: History, world_size: int, terms: Terms) -> tuple[Violation, ...]:
-    """In each pass that was trained on, the ranks fetched shares of one data set."""
+    """Judge whether, in each pass that was trained on, the ranks fetched shares of one data set."""
     early = "; ".join(_early_loaders(history))
     return tuple(
         Violation(f"{text}; {early}" if early else text, epoch)

@@ -29,7 +29,7 @@ class Training(Subject):
 
     make: Callable[..., Any] = field(init=False, repr=False, default=print)
     run: Callable[..., object]
-    """At the top level of a module that another process can import."""
+    """The function, at the top level of a module that another process can import."""
     argv: Sequence[str] = ()
     """The training entry. Two or three steps are enough: it is run about ten times."""
     index: Callable[[Any], int | None] | None = None

@@ -21,7 +21,7 @@ from ddp_conformance.lifecycle.subjects import Training
 Key: TypeAlias = tuple[Work, int, Limits, int]
 
 _runs: Recent[Key, tuple[Record, ...]] = Recent()
-"""On rank 0 alone, which launches."""
+"""Launch the runs, on rank 0 alone."""
 
 
 def run_of(subject: Training, ranks: Ranks, scenario: Scenario = UNDISTURBED) -> Run:

@@ -24,7 +24,7 @@ _READ_AND_WRITE = 3
 
 @contextmanager
 def replaced(symbol: str, function: Any, *, library: str) -> Iterator[None]:
-    """In the block, calls of ``symbol`` by the library, a file, go to a ctypes function.
+    """A block in which calls of ``symbol`` by the library, a file, go to a ctypes function.
 
     Where the library does not call it, or is not of 64 bits, nothing is replaced.
     """
@@ -53,7 +53,9 @@ def _places(symbol: str, library: str) -> tuple[int, ...]:
         dynamic += 16
 
     def start(tag: int) -> int:
-        """Of a table: glibc has its address, other loaders how far behind the library it is."""
+        """The start of a table: glibc has its address, other loaders how far behind the library it
+        is.
+        """
         return tags[tag] if tags[tag] > base else base + tags[tag]
 
     def name(relocation: int) -> str:

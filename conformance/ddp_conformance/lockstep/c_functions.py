@@ -33,8 +33,8 @@ _WITH_NAMES = 0x0002
 _FAST_CALL = ctypes.PYFUNCTYPE(
     ctypes.py_object, ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_void_p
 )
-"""Of ``METH_FASTCALL | METH_KEYWORDS``: takes the owner, the values, how many of them have no name,
-and the names of the others. One of ``METH_NOARGS`` takes the owner alone."""
+"""The type of ``METH_FASTCALL | METH_KEYWORDS``: takes the owner, the values, how many of them have
+no name, and the names of the others. One of ``METH_NOARGS`` takes the owner alone."""
 
 
 class _Owner(ModuleType):
@@ -50,7 +50,7 @@ class _Owner(ModuleType):
 
 @contextmanager
 def calling(function: Function, other: Function) -> Iterator[None]:
-    """In the block, a function of a module calls another one."""
+    """A block in which a function of a module calls another one."""
     # A function is called with its owner first, as PyObject_Call is with what it is to call.
     flags = _VALUES_IN_A_TUPLE | _WITH_NAMES
     call = ctypes.cast(ctypes.pythonapi.PyObject_Call, ctypes.c_void_p).value
@@ -70,7 +70,7 @@ def calling(function: Function, other: Function) -> Iterator[None]:
 
 @contextmanager
 def returning(method: Function, change: Function) -> Iterator[None]:
-    """In the block, a class method returns what ``change`` makes of its result.
+    """A block in which a class method returns what ``change`` makes of its result.
 
     It may take no arguments, or some with names. If it raises, this is a ``SystemError``.
     """
@@ -100,7 +100,9 @@ def copy(function: Function) -> Function:
 
 
 def _fields(function: Function) -> Any:
-    """Of a ``PyCFunctionObject``: method, owner, module, weak references, and its fast call."""
+    """The fields of a ``PyCFunctionObject``: method, owner, module, weak references, and its fast
+    call.
+    """
     return (ctypes.c_void_p * 5).from_address(id(function) + object.__basicsize__)
 
 

@@ -32,13 +32,15 @@ from pytest_ddp.system import stdlib
 SECONDS = 3661
 """How far ahead one rank of a run is: another hour, minute and second."""
 LATER = 400 * 86_400 + SECONDS
-"""And how far a second run: another year, month and day, too."""
+"""How far ahead the clocks of a second run are: another year, month and day, too."""
 
 _Change: TypeAlias = Callable[[Function], Function]
 
 
 class _Gained(threading.local):
-    """In the thread of a loop alone: for a watchdog in another thread no hour may go by."""
+    """Seconds that have been gained in this thread alone: for a watchdog in another no hour may go
+    by.
+    """
 
     seconds = 0
 
@@ -49,7 +51,7 @@ _gained = _Gained()
 
 @contextmanager
 def clock_ahead(seconds: int = SECONDS) -> Iterator[None]:
-    """In the block, the time of day of this process is ahead, and no other clock."""
+    """A block in which the time of day of this process is ahead, and no other clock."""
     global _ahead
     with _replaced(_TIME_OF_DAY), _datetime_ahead(), _uuid_ahead(), _numpy_ahead():
         _ahead = seconds
@@ -61,7 +63,8 @@ def clock_ahead(seconds: int = SECONDS) -> Iterator[None]:
 
 @contextmanager
 def clocks_gain() -> Iterator[Callable[[], None]]:
-    """In the block, the time of day is ahead, and a call lets all clocks of this thread gain more.
+    """A block in which the time of day is ahead, and a call lets all clocks of this thread gain
+    more.
 
     Who compares two times, be they of a monotonic clock, sees that much time go by between them.
     """
@@ -217,7 +220,7 @@ def _numpy_ahead() -> Iterator[None]:
 
 
 def _time(result: int | None) -> int:
-    """As time(2)."""
+    """Stand in for time(2)."""
     seconds = int(time.time())
     if result is not None:
         ctypes.c_long.from_address(result).value = seconds

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from ddp_conformance.framework import nemesis
+from ddp_conformance.framework.failures import failures
 from ddp_conformance.framework.history import Collective, without_ones
 from ddp_conformance.framework.places import call_site
 from ddp_conformance.framework.ranks import Ranks
@@ -59,7 +60,7 @@ class Lockstep:
         self._meet = meet
         self._after = after
         self.calls: list[Collective] = []
-        """This rank's announcements, in order; the last one may not have been started."""
+        """The announcements of this rank, in order; the last one may not have been started."""
         self.diverged = False
         """Whether some rank announced something else; no collective was started from there on."""
 
@@ -73,7 +74,7 @@ class Lockstep:
                 self.announce(f"{what} of {ranks_in_words(members)}", call_site())
 
     def go_on(self, group: dist.ProcessGroup) -> None:
-        """After a collective that was announced."""
+        """Go on after a collective that was announced."""
         if self._after is not None and group.size() == self._ranks.world_size:
             self._after()
 
@@ -101,7 +102,7 @@ def in_lockstep(lockstep: Lockstep) -> Iterator[None]:
     try:
         with before_each(lockstep.come, lockstep.go_on):
             yield
-    except Exception:
+    except failures():
         # After divergence the component's own exceptions as well, such as that a peer has failed.
         if not lockstep.diverged:
             raise
@@ -113,7 +114,7 @@ def in_lockstep(lockstep: Lockstep) -> Iterator[None]:
 
 
 def _do_nothing(group: dist.ProcessGroup) -> None:
-    """After a collective."""
+    """Do nothing after a collective."""
 
 
 @contextmanager
@@ -208,7 +209,9 @@ def description(name: str, form: Form, args: Sequence[Any], kwargs: Mapping[str,
 
 
 def _reduction(given: Sequence[Any]) -> str:
-    """Its name, without the factor of ``PREMUL_SUM``, which may differ between ranks."""
+    """The name of a reduction, without the factor of ``PREMUL_SUM``, which may differ between
+    ranks.
+    """
     # One overload takes options, the others the operation or a member of its enum.
     arguments = (getattr(one, "reduceOp", one) for one in given)
     ops = (getattr(op, "op", op) for op in arguments)

@@ -117,7 +117,7 @@ def forget_launcher() -> None:
 
 @contextmanager
 def launched_by(launcher: str, place: Place) -> Iterator[None]:
-    """In the block, set the variables of this launcher, and of no other one."""
+    """A block in which the variables of this launcher are set, and of no other one."""
     with mock.patch.dict(os.environ):
         forget_launcher()
         os.environ.update(environment_of(launcher, place))

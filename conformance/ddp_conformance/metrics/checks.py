@@ -17,6 +17,7 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 from ddp_conformance.framework.case import Case, sizes
+from ddp_conformance.framework.failures import failures
 from ddp_conformance.framework.history import Failed, Measured, Record, Run
 from ddp_conformance.framework.ranks import Ranks
 from ddp_conformance.framework.recording import cases_of, describe, judge_each, record, record_once
@@ -78,7 +79,7 @@ WITHOUT = "the same metric without an empty rank"
 Reporting: TypeAlias = Metric | Evaluation
 
 Deal: TypeAlias = Callable[[int, int], list[Sequence[int]]]
-"""From the number of samples and of ranks to the samples of each rank."""
+"""A function of the numbers of samples and ranks that returns the samples of each rank."""
 
 
 def in_turn(size: int, world_size: int) -> list[Sequence[int]]:
@@ -231,7 +232,7 @@ def together(
                 if isinstance(seen, Measured):
                     # A collective that a rank leaves out must not meet one of the next report.
                     lockstep.announce(f"reports {seen.stage!r}")
-    except Exception as error:
+    except failures() as error:
         if not raising_is_wrong:
             raise
         records.append(Failed(case.rank, describe(error)))
@@ -359,7 +360,7 @@ def _runs(
 
 
 def find_different_calls(subject: Reporting, ranks: Ranks) -> tuple[Violation, ...]:
-    """MET-06."""
+    """Check MET-06."""
     return judge_each(uneven_runs(subject, ranks), lambda run: judge_same_calls(run.history))
 
 

@@ -40,12 +40,14 @@ def rounded_value(index: int) -> float:
 
 
 def rounded_batch(indices: Sequence[int]) -> tuple[Tensor, ...]:
-    """As :func:`value_batch`, of :func:`rounded_value`."""
+    """A batch as from :func:`value_batch`, of :func:`rounded_value`."""
     return (torch.tensor([rounded_value(index) for index in indices]),)
 
 
 def signed_batch(sign: int, indices: Sequence[int]) -> tuple[Tensor, ...]:
-    """As :func:`value_batch`, all values of one sign, 1 or -1, and none between -1 and 1."""
+    """A batch as from :func:`value_batch`, with all values of one sign, 1 or -1, and none between
+    -1 and 1.
+    """
     return (torch.tensor([sign * (1 + abs(sample_value(index))) for index in indices]),)
 
 

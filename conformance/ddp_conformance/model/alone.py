@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.failures import failures
 from ddp_conformance.framework.history import History
 from ddp_conformance.launched.history import Happened
 from ddp_conformance.launched.journal import Journal
@@ -114,7 +115,7 @@ class Alone:
             records = KeptRecords()
             try:
                 made.append(self._run(records, rounding))
-            except Exception:  # from the subject's code, such as a compiled model's
+            except failures():  # from the subject's code, such as a compiled model's
                 return
             seen.append(records.seen)
         if seen.pop(0) != self._plain.seen:

@@ -157,12 +157,12 @@ def judged(
 
 
 def find_divergence(subject: TrainStep, ranks: Ranks) -> Sequence[Violation]:
-    """MOD-01."""
+    """Check MOD-01."""
     return judged(subject, ranks, judge.judge_equal_after_steps)
 
 
 def find_wrong_gradients(subject: TrainStep, ranks: Ranks) -> Sequence[Violation]:
-    """MOD-02."""
+    """Check MOD-02."""
     return judged(subject, ranks, lambda history: _beside_one(subject, ranks, history))
 
 
@@ -198,22 +198,22 @@ def demand_comparison(subject: TrainStep, ranks: Ranks, history: History) -> Non
 
 
 def find_different_starts(subject: TrainStep, ranks: Ranks) -> Sequence[Violation]:
-    """MOD-03."""
+    """Check MOD-03."""
     return judged(subject, ranks, judge.judge_equal_after_wrapping)
 
 
 def find_different_buffers(subject: TrainStep, ranks: Ranks) -> Sequence[Violation]:
-    """MOD-04."""
+    """Check MOD-04."""
     return judged(subject, ranks, judge_buffers.judge_equal_buffers)
 
 
 def find_undeclared_use(subject: TrainStep, ranks: Ranks) -> Sequence[Violation]:
-    """MOD-05."""
+    """Check MOD-05."""
     return judged(subject, ranks, lambda h: judge.judge_use(h, subject.traits))
 
 
 def find_writes(subject: TrainStep, ranks: Ranks) -> Sequence[Violation]:
-    """MOD-06."""
+    """Check MOD-06."""
     return judged(subject, ranks, judge.judge_no_writes)
 
 
@@ -230,7 +230,7 @@ def find_wrong_accumulation(subject: TrainStep, ranks: Ranks) -> Sequence[Violat
 
 
 def find_different_decisions(subject: TrainStep, ranks: Ranks) -> Sequence[Violation]:
-    """MOD-08."""
+    """Check MOD-08."""
 
     def look(history: History) -> Sequence[Violation]:
         apart = judge_decisions.judge_decisions(history, subject.limit, between_ranks=True)
@@ -245,7 +245,7 @@ def find_different_decisions(subject: TrainStep, ranks: Ranks) -> Sequence[Viola
 
 
 def find_wrong_statistics(subject: TrainStep, ranks: Ranks) -> Sequence[Violation]:
-    """MOD-09."""
+    """Check MOD-09."""
     return judged(subject, ranks, lambda h: judge_statistics.judge_statistics(h, subject.limit))
 
 
@@ -264,7 +264,7 @@ def find_repeated_reductions(subject: TrainStep, ranks: Ranks) -> Sequence[Viola
 
 
 def find_other_updates(subject: TrainStep, ranks: Ranks) -> Sequence[Violation]:
-    """MOD-11."""
+    """Check MOD-11."""
 
     def look(history: History) -> Sequence[Violation]:
         found = judge_updates.judge_updates(history)

@@ -35,7 +35,7 @@ from pytest_ddp.rank.operations.process import operations_of_process
 from pytest_ddp.rank.operations.stream import Needs
 
 SPACING = 2.0**-19
-"""Between codes, which are 1 + SPACING, 1 + 2 * SPACING, …, times a power of two."""
+"""The distance between codes, which are 1 + SPACING, 1 + 2 * SPACING, …, times a power of two."""
 MOST = 2**15
 """Elements with a code: the first ones. The codes stay below 1.0625, so that none is three times
 another one, or a third of it, times a power of two: a mean of three ranks is recognised."""
@@ -102,10 +102,10 @@ class Coder:
         self._hooked: list[Any] = []
         self._step = 0
         self._place = -1
-        """Of the backward pass; how many there were before in this step."""
+        """The number of backward passes before this one in the step."""
         self._depth = 0
         self._passes = 1
-        """Of the step before."""
+        """The number of passes in the step before."""
         self._incoming: dict[str, str] = {}
         for name, parameter in self._parameters.items():
             self._hook(name, parameter)
@@ -140,7 +140,7 @@ class Coder:
     # ------------------------------------------------------------------ gradients
 
     def _hook(self, name: str, parameter: Any) -> None:
-        """Before the hooks that there are, which may reduce."""
+        """Hook a parameter before the hooks that there are, which may reduce."""
         if isinstance(parameter, DTensor) or any(parameter is known for known in self._hooked):
             return
         self._hooked.append(parameter)

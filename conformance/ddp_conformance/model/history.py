@@ -15,7 +15,7 @@ class State(Record):
     """Content of parameters and buffers, at one moment."""
 
     moment: str
-    """In words, such as ``after step 2``; ranks have the same ones in the same order."""
+    """The moment in words, such as ``after step 2``; ranks have the same ones in the same order."""
     parameters: tuple[tuple[str, str], ...]
     """Name and digest of each; sharded ones are put together first."""
     buffers: tuple[tuple[str, str], ...] = ()
@@ -31,8 +31,9 @@ class Gradients(Record):
     values: tuple[tuple[str, tuple[float, ...]], ...]
     """Name and values of each parameter's gradient; empty values where there is none."""
     taken: Taken = "at the step"
-    """When: before an optimizer steps; if parameters change without an optimizer, after the last
-    backward pass, and again at the end of the step if they still exist."""
+    """When the gradients were taken: before an optimizer steps; if parameters change without an
+    optimizer, after the last backward pass, and again at the end of the step if they still
+    exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +52,12 @@ class Rounded(Record):
 
     step: int
     gradients: tuple[tuple[int, str, float], ...]
-    """Of which optimizer call of the step, name of the parameter, absolute difference."""
+    """For each gradient the optimizer call of the step, the parameter's name, and the absolute
+    difference."""
     decisions: tuple[tuple[str, float], ...]
     statistics: tuple[tuple[str, float], ...]
     updates: tuple[tuple[str, float], ...] = ()
-    """Of parameters after the step."""
+    """Absolute differences of parameters after the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ class Pass(Record):
     collectives: int
     """Collectives of the default group that began in it."""
     digest: str
-    """Of this rank's gradients afterwards."""
+    """The digest of this rank's gradients afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,8 @@ class Decided(Record):
     decisions: tuple[tuple[str, float], ...]
     """What the step returned."""
     norm: float | None = None
-    """Of the gradients after the last backward pass, in a single process; None without a pass."""
+    """The norm of the gradients after the last backward pass, in a single process; None without a
+    pass."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,7 @@ def gradients_unseen(history: History) -> bool:
 
 
 def _by_place(steps: Iterable[Gradients]) -> dict[tuple[int, int], list[Gradients]]:
-    """By step, and by their order within it: a step may have several optimizers.
+    """Records by step, and by their order within it: a step may have several optimizers.
 
     What a step was made with by hand may be seen twice.
     """

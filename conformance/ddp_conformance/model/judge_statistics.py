@@ -16,7 +16,8 @@ Values = Mapping[str, Sequence[float]]
 
 
 def judge_statistics(history: History, tolerance: float) -> tuple[Violation, ...]:
-    """After the first step all ranks have the statistics of one process that has all samples.
+    """Judge whether after the first step all ranks have the statistics of one process that has all
+    samples.
 
     Only that step is judged: in later ones an optimizer may have made different parameters of
     rounding errors. Adam does so with a bias before a normalisation, as its gradient is zero.

@@ -1,4 +1,6 @@
-"""Which rank has which parameters and buffers: experts and stages of a pipeline are on some."""
+"""The parameters and buffers that each rank has: experts and stages of a pipeline are on
+some.
+"""
 
 from __future__ import annotations
 

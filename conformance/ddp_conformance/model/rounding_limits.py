@@ -20,7 +20,7 @@ What: TypeAlias = tuple[str, int, str]
 """Gradient, decision or statistic, the optimizer's call, and a name."""
 
 Distances: TypeAlias = dict[tuple[int, What], float]
-"""By step."""
+"""Distances by step."""
 
 
 class RoundingLimits:
@@ -41,19 +41,19 @@ class RoundingLimits:
                         self._limits[seen.step, (kind, 0, name)] = FACTOR * distance
 
     def of_gradient(self, step: int, place: int, name: str) -> float:
-        """For the gradients of an optimizer's call."""
+        """The limit for the gradients of an optimizer's call."""
         return self._limits.get((step, ("gradient", place, name)), 0.0)
 
     def of_decision(self, step: int, name: str) -> float:
-        """For what a step reports."""
+        """The limit for what a step reports."""
         return self._limits.get((step, ("decision", 0, name)), 0.0)
 
     def of_statistic(self, step: int, name: str) -> float:
-        """For running statistics."""
+        """The limit for running statistics."""
         return self._limits.get((step, ("statistic", 0, name)), 0.0)
 
     def of_update(self, step: int, name: str) -> float:
-        """For a parameter after a step."""
+        """The limit for a parameter after a step."""
         return self._limits.get((step, ("update", 0, name)), 0.0)
 
 

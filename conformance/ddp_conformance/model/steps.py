@@ -101,9 +101,9 @@ class StepObserver:
         self._stepped = False
         self._norm: float | None = None
         self._calls = 0
-        """Of optimizers, in this step."""
+        """The number of calls of optimizers in this step."""
         self.optimizers: list[Optimizer] = []
-        """In the order in which they first stepped."""
+        """Optimizers in the order in which they first stepped."""
         self._after_backward: list[tuple[str, Tensor | None]] = []
         self._named_unlike: set[str] = set()
         self._hook = register_optimizer_step_pre_hook(self._about_to_step)
@@ -201,7 +201,9 @@ class StepObserver:
     # ------------------------------------------------------------------ buffers
 
     def _record_evaluation(self, evaluate: Callable[[], object]) -> None:
-        """In the first forward pass, below the wrapper: DDP sends buffers when it comes to it."""
+        """Record in the first forward pass, below the wrapper: DDP sends buffers when it comes to
+        it.
+        """
         passes: list[object] = []
 
         @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -217,7 +219,7 @@ class StepObserver:
     def _record_buffers(
         self, use: Literal["evaluation", "checkpoint"], saved: Mapping[str, Any]
     ) -> None:
-        """Those of the model, or what is saved in their place."""
+        """Record the buffers of the model, or what is saved in their place."""
         own = {bare_name(name): buffer for name, buffer in self._model.named_buffers()}
         kept = {bare_name(name): value for name, value in saved.items()}
         contents = {name: digest([kept.get(name, buffer)]) for name, buffer in own.items()}

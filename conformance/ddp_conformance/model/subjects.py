@@ -12,7 +12,7 @@ from ddp_conformance.framework.subjects import Subject
 from ddp_conformance.launched.order import Named
 
 TOLERANCE = 1e-4
-"""Of gradients, decisions and statistics, unless the subject has its own."""
+"""The tolerance of gradients, decisions and statistics, unless the subject has its own."""
 
 
 class Trainee(NamedTuple):
@@ -55,7 +55,7 @@ class TrainStep(Subject):
     kind: ClassVar[str] = "train step"
 
     tolerance: float | None = None
-    """Of gradients, relative to the largest value of each parameter's gradient.
+    """The tolerance of gradients, relative to the largest value of each parameter's gradient.
 
     A tenth of it, relative to the largest of all parameters, is always allowed. By default it is
     :data:`TOLERANCE`, or what rounding makes of this step if that is more."""

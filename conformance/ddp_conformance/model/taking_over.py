@@ -37,7 +37,7 @@ class Snapshot:
 
     parameters: dict[str, Tensor] = field(default_factory=dict)
     states: dict[Owned, Any] = field(default_factory=dict)
-    """Of the optimizers, for each parameter; empty where there is none yet."""
+    """The states of the optimizers, for each parameter; empty where there is none yet."""
 
 
 @dataclass(slots=True)
@@ -47,11 +47,11 @@ class Followed:
     seen: list[Record]
     """All that this rank has recorded."""
     before: list[Snapshot] = field(default_factory=list)
-    """Of the first steps; of all, if the optimizers give their states."""
+    """Snapshots before the first steps; before all, if the optimizers give their states."""
     after: list[dict[str, Tensor]] = field(default_factory=list)
     """The parameters after each step."""
     gradients: dict[Call, dict[str, Tensor | None]] = field(default_factory=dict)
-    """With which an optimizer was called."""
+    """The gradients with which an optimizer was called."""
 
 
 def named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -146,7 +146,7 @@ def gathered(own: Followed, lent: Collection[str], rank: int, world_size: int) -
 
 
 def _here(storage: Any, location: str) -> Any:
-    """On this rank's device what was on that of another one."""
+    """Put on this rank's device what was on that of another one."""
     return storage if location == "cpu" else storage.cuda()
 
 

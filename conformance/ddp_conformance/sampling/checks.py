@@ -196,13 +196,13 @@ def find_coverage_at_one_size(subject: Delivering, ranks: Ranks) -> tuple[Violat
 
 
 def find_unequal_batches(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
-    """SMP-02."""
+    """Check SMP-02."""
     judge_run = unless_refused(lambda run: judge.judge_equal_batches(run.history))
     return _judged(subject, ranks, judge_run)
 
 
 def find_wrong_counts(subject: Delivering, ranks: Ranks) -> tuple[Violation, ...]:
-    """SMP-03."""
+    """Check SMP-03."""
     judge_run = unless_refused(lambda run: judge.judge_exactly_once(run.history, run.case.size))
     return _judged(subject, ranks, judge_run)
 

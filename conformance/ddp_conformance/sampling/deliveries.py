@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from ddp_conformance.framework import nemesis
 from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.failures import failures
 from ddp_conformance.framework.history import Record, Refused
 from ddp_conformance.sampling.history import EpochEnd, Sample
 from ddp_conformance.sampling.subjects import Loader, Sampler, as_indices, terms_of
@@ -27,7 +28,7 @@ def deliveries(
     """
     try:
         yield from _delivered(subject, case, epochs, to_batch_end)
-    except Exception as error:
+    except failures() as error:
         if case.size >= subject.min_size * case.world_size:
             raise
         yield Refused(case.rank, type(error).__name__)

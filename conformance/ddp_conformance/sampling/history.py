@@ -37,9 +37,9 @@ class Share(Record):
     epoch: int
     batches: int
     exhausted: bool
-    """As for :class:`EpochEnd`."""
+    """The same as for :class:`EpochEnd`."""
     indices: tuple[int, ...]
-    """In the order of delivery."""
+    """Indices in the order of delivery."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,7 @@ def judge_order_changes(history: History) -> tuple[Violation, ...]:
 
 
 def judge_order_returns(history: History) -> tuple[Violation, ...]:
-    """On no rank do the same few orders come again and again, from some epoch on.
+    """Judge whether on no rank the same few orders come again and again, from some epoch on.
 
     A single order that comes twice proves nothing: batches of a bucket have few orders. A sampler
     of ``k`` orders repeats them by chance in ``RETURNS`` epochs with a probability of ``1/k`` to
@@ -176,7 +176,9 @@ def judge_order_returns(history: History) -> tuple[Violation, ...]:
 
 
 def _returns(orders: dict[int, tuple[int, ...]]) -> Iterator[tuple[int, int]]:
-    """After how many epochs orders come again, to the end, and from which epoch on."""
+    """The number of epochs after which orders come again, to the end, and the epoch from which they
+    do.
+    """
     for period in PERIODS:
         epochs = [epoch for epoch in sorted(orders, reverse=True) if epoch - period in orders]
         tail = list(takewhile(lambda e, p=period: orders[e] == orders[e - p], epochs))  # type: ignore[misc]

@@ -16,6 +16,7 @@ from torch.utils.data import WeightedRandomSampler
 
 from ddp_conformance.framework.allowance import allowed
 from ddp_conformance.framework.case import Case, worker_number
+from ddp_conformance.framework.failures import failures
 from ddp_conformance.framework.history import Record, Refused, Run
 from ddp_conformance.framework.ranks import Ranks
 from ddp_conformance.framework.recording import (
@@ -95,7 +96,7 @@ def permutation(size: int) -> TorchSampler[Any]:
 
 
 def weighted(size: int) -> TorchSampler[Any]:
-    """As many indices as samples, with replacement, from torch's global generator."""
+    """Draw as many indices as samples, with replacement, from torch's global generator."""
     return WeightedRandomSampler([index + 1.0 for index in range(size)], size)
 
 
@@ -114,7 +115,7 @@ def shares(subject: SamplerWrapper, case: Case, base: Base) -> Iterator[Record]:
     try:
         share = islice(subject.make(case, sampler), 2 * case.size + 16)
         delivered = Delivered(case.rank, tuple(as_indices(subject.indices(item)) for item in share))
-    except Exception as error:
+    except failures() as error:
         yield Refused(case.rank, type(error).__name__)
         return
     yield delivered
@@ -166,7 +167,7 @@ class DrawingCollate:
 
 
 class SigningCollate:
-    """As another one, beside the number of the worker that collates."""
+    """A collate function like another one, which adds the number of the worker that collates."""
 
     def __init__(self, collate: Callable[[Any], Any]) -> None:
         self._collate = collate

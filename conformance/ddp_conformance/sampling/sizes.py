@@ -122,7 +122,9 @@ def looks_wrong(run: Run, subject: Sampler | Loader) -> bool:
 
 
 def _is_judged_wrong(run: Run, subject: Sampler | Loader) -> bool:
-    """For further declarations than pads and drops, which need a judge at once."""
+    """Whether a size is judged wrong, for further declarations than pads and drops, which need a
+    judge at once.
+    """
     size, world_size = run.case.size, run.case.world_size
     uneven = subject.traits & {"uneven", "endless"}
     return bool(

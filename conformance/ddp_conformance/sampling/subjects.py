@@ -125,15 +125,15 @@ class Loader(Subject):
     numbers, tensors, arrays, or lists of them. Without it only python's, NumPy's and torch's global
     generators are looked at, and none of the data set's own."""
     batch_size: int = 1
-    """As for :class:`Sampler`."""
+    """The same as for :class:`Sampler`."""
     min_size: int = 0
-    """As for :class:`Sampler`."""
+    """The same as for :class:`Sampler`."""
     copies: int = 1
-    """As for :class:`Sampler`."""
+    """The same as for :class:`Sampler`."""
     groups: Groups | None = None
-    """As for :class:`Sampler`."""
+    """The same as for :class:`Sampler`."""
     draws: Callable[[int], int] | None = None
-    """As for :class:`Sampler`."""
+    """The same as for :class:`Sampler`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

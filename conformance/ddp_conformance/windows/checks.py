@@ -64,7 +64,9 @@ CBK_03 = Guarantee(
 
 
 def uneven_size(ranks: Ranks) -> tuple[int]:
-    """Not divisible by the ranks; cut into parts of one length, it leaves none of 4 ranks empty."""
+    """A size not divisible by the ranks; cut into parts of one length, it leaves none of 4 ranks
+    empty.
+    """
     return (3 * ranks.world_size + 1,)
 
 
@@ -122,27 +124,27 @@ def _short_fit(subject: DataModule, case: Case) -> Iterator[Record]:
 
 
 def find_kept_objects(subject: DataModule, ranks: Ranks) -> tuple[Violation, ...]:
-    """WIN-02."""
+    """Check WIN-02."""
     return judge_fits(subject, ranks, lambda run: judge.judge_fresh(run.history))
 
 
 def find_wrong_counter(subject: DataModule, ranks: Ranks) -> tuple[Violation, ...]:
-    """WIN-03."""
+    """Check WIN-03."""
     return judge_fits(subject, ranks, lambda run: judge.judge_counter(run.history))
 
 
 def find_different_windows(subject: DataModule, ranks: Ranks) -> tuple[Violation, ...]:
-    """WIN-04."""
+    """Check WIN-04."""
     return judge_fits(subject, ranks, lambda run: judge.judge_same_windows(run.history))
 
 
 def find_disturbance(subject: DataModule, ranks: Ranks) -> tuple[Violation, ...]:
-    """WIN-05."""
+    """Check WIN-05."""
     return judge_fits(subject, ranks, lambda run: judge.judge_undisturbed(run.history))
 
 
 def find_moved_validation(subject: DataModule, ranks: Ranks) -> tuple[Violation, ...]:
-    """WIN-07."""
+    """Check WIN-07."""
     return judge_fits(subject, ranks, lambda run: judge.judge_fixed_validation(run.history))
 
 
@@ -159,7 +161,7 @@ def find_sanity_effect(subject: DataModule, ranks: Ranks) -> tuple[Violation, ..
 
 
 def find_late_effect(subject: DataModule, ranks: Ranks) -> tuple[Violation, ...]:
-    """CBK-03."""
+    """Check CBK-03."""
     schedule = subject.schedule
     assert schedule is not None, "the trait 'scheduled' comes with a schedule"
 

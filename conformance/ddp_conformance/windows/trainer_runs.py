@@ -87,7 +87,7 @@ class CaseEnvironment(ClusterEnvironment):
         return self._place.rank
 
     def set_global_rank(self, rank: int) -> None:
-        """As for the world size."""
+        """Do nothing, as for the world size."""
 
     def local_rank(self) -> int:
         return self._place.local_rank
@@ -115,7 +115,7 @@ class Passive(LightningModule):
         """Only the data are of interest."""
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """As in training."""
+        """Step as in training."""
 
     def configure_optimizers(self) -> None:
         """None is needed."""

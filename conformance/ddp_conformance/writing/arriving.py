@@ -100,7 +100,7 @@ class Arriving:
 
     @property
     def rank(self) -> int:
-        """This rank."""
+        """Number of this rank."""
         return self._ranks.rank
 
     @property
@@ -114,7 +114,7 @@ class Arriving:
         return self._acts > 0
 
     def gather(self, obj: Any) -> list[Any]:
-        """As the ranks' own."""
+        """Gather as the ranks' own function does."""
         with looking_away():
             self._exchanges += 1
             self._acted, self._acts = (), 0
@@ -122,7 +122,7 @@ class Arriving:
             return self._ranks.gather(obj)
 
     def _mark(self, rank: int, exchange: int, name: int = 0) -> Path:
-        """Of an exchange, or of something on the way to it."""
+        """The mark of an exchange, or of something on the way to it."""
         return self._marks / f"{rank}-{exchange}-{name}"
 
     # ---------------------------------------------------------------- one rank comes last
@@ -202,7 +202,7 @@ class Arriving:
     # ---------------------------------------------------------------- one after the other
 
     def take_turn(self, paths: tuple[str, ...]) -> None:
-        """Before a change: wait until all others wait, and it is this rank's turn."""
+        """Wait, before a change, until all others wait, and it is this rank's turn."""
         own = self._held(self.rank)
         beside = own.with_suffix(".new")
         beside.write_text(json.dumps([paths, self._acted, self._acts]), encoding="utf-8")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.failures import failures
 from ddp_conformance.framework.groups import GroupOfTries
 from ddp_conformance.framework.history import Failed, Record, Run
 from ddp_conformance.framework.ranks import Ranks
@@ -116,7 +117,7 @@ def read_back(records: Any, case: Case) -> ReadBack:
     """What stands in the shared folder."""
     try:
         return ReadBack(0, tuple(int(number) for number in records(case.directory)))
-    except Exception as error:
+    except failures() as error:
         return ReadBack(0, (), describe(error))
 
 
@@ -129,7 +130,9 @@ def written_apart(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]
 
 
 def written_once(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]:
-    """The same, and then once more where all is there that rank 0 has written by itself."""
+    """Write in a folder for each rank, and then once more where all is there that rank 0 has
+    written by itself.
+    """
     group = GroupOfTries(ranks)
     yield from on_all(ranks, lambda: [*written_apart(subject, case, ranks)])
     group.begin_try()  # closed, a writer may have ended it
@@ -170,7 +173,7 @@ def written_by_all(
 
 
 def written_on_machines(subject: Writer, case: Case, ranks: Ranks) -> Iterator[Record]:
-    """As under torchrun on several machines: with one folder, or with one for each."""
+    """Write as under torchrun on several machines: with one folder, or with one for each."""
     place = Place(case.rank, case.world_size, several_machines(case.world_size))
     own = case
     if "once_per_node" in subject.traits:
@@ -259,7 +262,7 @@ def _wrong_paths(subject: Writer, runs: Sequence[Run]) -> tuple[Violation, ...]:
 
 
 def paths_reported(subject: Writer, case: Case) -> Iterator[Record]:
-    """By a writer that has written all records."""
+    """The paths reported by a writer that has written all records."""
     writer = write_records(subject, case)
     yield ReportedPaths(case.rank, tuple(map(str, subject.paths(writer))))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.failures import failures
 from ddp_conformance.framework.history import Record
 from ddp_conformance.framework.ranks import Ranks
 from ddp_conformance.framework.recording import cases_of, describe, judge_each, record
@@ -119,28 +120,28 @@ def ask(guard: Any, case: Case) -> Guarded:
     acted: list[bool] = []
     try:
         guard(lambda: acted.append(True))
-    except Exception as error:
+    except failures() as error:
         return Guarded(case.rank, "", False, describe(error))
     return Guarded(case.rank, "", bool(acted))
 
 
 def ask_at_start(start: Start, load: Callable[[], Any]) -> Guarded:
-    """In a process that a launcher has just started."""
+    """Ask in a process that a launcher has just started."""
     forget_rank()
     become_rank(start.environment)
     try:
         guard = load()(start.case)
-    except Exception as error:
+    except failures() as error:
         return Guarded(start.case.rank, "", False, describe(error))
     return ask(guard, start.case)
 
 
 def ask_after_forks(case: Case, starts: Sequence[Start], load: Callable[[], Any]) -> list[Guarded]:
-    """With a guard that the launcher's own process has made, before its children had ranks."""
+    """Ask with a guard that the launcher's own process has made, before its children had ranks."""
     forget_rank()
     try:
         guard = load()(case)
-    except Exception as error:
+    except failures() as error:
         return [Guarded(case.rank, "", False, describe(error))] * len(starts)
 
     def as_rank(start: Start) -> Guarded:
@@ -151,7 +152,7 @@ def ask_after_forks(case: Case, starts: Sequence[Start], load: Callable[[], Any]
 
 
 def find_wrong_guard(subject: Guard, ranks: Ranks) -> tuple[Violation, ...]:
-    """WRT-05."""
+    """Check WRT-05."""
     runs = record(subject, ranks, cases_of(ranks, (1,)), observe_guard)
     each_machine = "once_per_node" in subject.traits
     return judge_each(runs, lambda run: judge_guard(run.history, each_machine=each_machine))

@@ -12,11 +12,11 @@ class Wrote(Record):
     """A file was in the folder that this rank alone was given."""
 
     path: str
-    """Below the folder."""
+    """The path below the folder."""
     lock: bool = False
-    """This rank locked it, and it is empty."""
+    """Whether this rank locked the file, and it is empty."""
     there: bool = False
-    """It was there before, as another rank had made it."""
+    """Whether the file was there before, as another rank had made it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class ReportedPaths(Record):
 
     paths: tuple[str, ...]
     missing: tuple[str, ...] = ()
-    """Those that did not exist when all ranks had written."""
+    """The paths that did not exist when all ranks had written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +43,15 @@ class Opened(Record):
     """Python code of this rank wrote to a file that all ranks share."""
 
     path: str
-    """Below the folder."""
+    """The path below the folder."""
     during: str = ""
     """What was running, in words; empty for all of the subject's code."""
     lock: bool = False
-    """This rank locked it, and it is empty."""
+    """Whether this rank locked the file, and it is empty."""
     claim: str = ""
     """Of ranks with the same claim, one has written it, and the others were refused."""
     own: bool = False
-    """This rank has written what it claims; two that have are two that write."""
+    """Whether this rank has written what it claims; two that have are two that write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Prepared(Record):
     """``prepare_data`` has ended on this rank."""
 
     in_setup: bool
-    """It was called while ``setup`` ran, or after it."""
+    """Whether the data were prepared while ``setup`` ran, or after it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,9 @@ def judge_shared_files(history: History) -> tuple[Violation, ...]:
 
 
 def _number(opened: Iterable[Opened]) -> int:
-    """Of ranks that write: a file that is made or moved once is that of one of those who try."""
+    """The number of ranks that write: a file that is made or moved once is that of one of those who
+    try.
+    """
     tried = {(one.claim, one.rank if one.own or not one.claim else -1) for one in opened}
     owned = {claim for claim, rank in tried if rank >= 0}
     return sum(rank >= 0 or claim not in owned for claim, rank in tried)

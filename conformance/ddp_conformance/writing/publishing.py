@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ddp_conformance.framework.case import Case
+from ddp_conformance.framework.failures import cause_of, failures
 from ddp_conformance.framework.history import Failed, Record, Run
 from ddp_conformance.framework.ranks import Ranks
 from ddp_conformance.framework.recording import (
@@ -64,14 +65,14 @@ def observe_publishing(
     writers: list[Any] = []
     for number in range(RECORDS):
         arriving = Arriving(ranks, marks_for(case, ranks, number))
-        problem = None
+        problem: BaseException | None = None
         try:
             yield from publish_one(subject, case, arriving, Turn(number, late, between), writers)
-        except Exception as error:
+        except failures() as error:
             problem = error
         # No rank goes on to the next record while another one still reads this one, or cannot.
         stop = any(ranks.gather(problem is not None))
-        if isinstance(problem, FileNotFoundError | FileExistsError):
+        if problem and isinstance(cause_of(problem), FileNotFoundError | FileExistsError):
             yield Failed(case.rank, describe(problem))
         elif problem is not None:
             raise problem
@@ -83,7 +84,7 @@ def observe_publishing(
 
 
 class Turn(NamedTuple):
-    """Which record is published, and how its ranks are held."""
+    """A record to be published: its number, and how its ranks are held."""
 
     number: int
     late: int
@@ -135,7 +136,7 @@ def read_last(subject: Writer, case: Case) -> tuple[int, str]:
         numbers = subject.records(case.directory)
     except FileNotFoundError:
         return -1, ""
-    except Exception as error:
+    except failures() as error:
         return -1, describe(error)
     return (int(numbers[-1]) if numbers else -1), ""
 
@@ -209,7 +210,7 @@ def observe_preparation(
     try:
         with in_lockstep(lockstep), writes_below(case.directory, before) as log:
             fit_one_batch(case, watch.over(subject.make(case), log), place.machines)
-    except Exception as error:
+    except failures() as error:
         watch.records.append(Failed(case.rank, describe(error)))
     yield from (*watch.records, *lockstep.calls)
 

@@ -1,4 +1,4 @@
-"""Which files the Python code of this process writes, and what can be read in between.
+"""The files that the Python code of this process writes, and what can be read in between.
 
 An audit hook sees what Python opens, renames, links and touches, wherever the path came from;
 ``torch.save``, which opens files in C++, is wrapped. What other libraries do in C++ is not seen.
@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 import torch
 
 from ddp_conformance.framework.places import call_site
+from pytest_ddp.system.file_events import files_of, full_path, opens_to_write
 
 _listening: list[WriteLog] = []
 
@@ -37,13 +38,13 @@ class Written:
     """A file that was written, and is still there."""
 
     path: str
-    """Below the folder."""
+    """The path below the folder."""
     lock: bool
-    """It was locked, and is empty."""
+    """Whether the file was locked, and is empty."""
     claim: str = ""
     """What only one process can have, if this one tried to have it and may have failed."""
     own: bool = False
-    """This process has written what it claims."""
+    """Whether this process has written what it claims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +52,9 @@ class FileChange:
     """What is about to be done to files or folders."""
 
     paths: tuple[str, ...]
-    """Below the folder; of a rename both."""
+    """Paths below the folder; of a rename both."""
     takes: bool = False
-    """Of several that have looked whether it is to be done, only one can do it."""
+    """Whether only one can do it, of several that have looked whether it is to be done."""
     names: bool = False
     """A file that was written gets the name by which others know it."""
 
@@ -76,15 +77,16 @@ class WriteLog:
 
     def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Keep the paths that an audit event opens for writing or changes."""
-        if event == "open" and arguments[2] & os.O_ACCMODE != os.O_RDONLY:
-            self.keep(arguments[0], _NEW if arguments[2] & os.O_EXCL else "")
+        given = [path for path, _ in files_of(event, arguments)]
+        if event == "open" and opens_to_write(*arguments[1:]):
+            self.keep(given[0], _NEW if arguments[2] & os.O_EXCL else "")
         elif event == "os.rename":
-            self._rename(self._below(arguments[0]), self._below(arguments[1]))
+            self._rename(*map(self._below, given))
         elif event in _WRITES:
-            self.keep(arguments[_WRITES[event]], _CLAIMS.get(event, ""), event in _NAMES)
+            self.keep(given[0], _CLAIMS.get(event, ""), event in _NAMES)
         elif event in _LOCKS:
-            self._locked.update(self._known_as(arguments[0]))
-        elif event in _TAKES and (path := self._below(arguments[0])) is not None:
+            self._locked.update(self._known_as(given[0]))
+        elif event in _TAKES and (path := self._below(given[0])) is not None:
             self._before(FileChange((path,), takes=True))
 
     def keep(self, path: object, claim: str = "", names: bool = False) -> None:
@@ -96,7 +98,7 @@ class WriteLog:
                 self._note(below, claim)
 
     def _rename(self, source: str | None, target: str | None) -> None:
-        """One file can be moved by one process only."""
+        """Note a rename: one file can be moved by one process only."""
         paths = tuple(path for path in (source, target) if path is not None)
         if paths:
             self._before(FileChange(paths, source is not None, target is not None))
@@ -117,9 +119,9 @@ class WriteLog:
                     yield Written(path, lock, claim, claim in self.paths)
 
     def _below(self, path: object) -> str | None:
-        if not isinstance(path, str | bytes | os.PathLike):
+        if isinstance(path, int):
             return None  # a file descriptor: its opening was seen
-        whole = Path(os.path.abspath(os.fsdecode(path)))
+        whole = Path(full_path(path) or "/")
         return str(whole.relative_to(self._folder)) if whole.is_relative_to(self._folder) else None
 
     def _known_as(self, descriptor: int) -> Iterator[str]:
@@ -130,7 +132,7 @@ class WriteLog:
                     yield path
 
     def connect(self, database: Any, *arguments: Any, **options: Any) -> sqlite3.Connection:
-        """As ``sqlite3.connect``, noting the changes of rows.
+        """Connect as ``sqlite3.connect`` does, noting the changes of rows.
 
         To connect is not to write: readers do it without saying that they only read.
         """
@@ -146,13 +148,13 @@ class WriteLog:
         return connection
 
     def open_in_torch(self, name: object, *arguments: Any, **options: Any) -> Any:
-        """As what ``torch.save`` opens a path with, or a stream that it was given."""
+        """Stand in for what ``torch.save`` opens a path with, or a stream that it was given."""
         self.keep(name)
         return _open_in_torch(name, *arguments, **options)
 
 
-_WRITES = {"os.link": 1, "os.symlink": 1, "os.utime": 0}
-"""Audit events of writing, and which argument is the path."""
+_WRITES = frozenset({"os.link", "os.symlink", "os.utime"})
+"""Audit events of writing."""
 
 _NEW = "/"
 """The claim of a file that must not be there yet: of all who make it at once, one succeeds."""
@@ -160,10 +162,10 @@ _NEW = "/"
 _CLAIMS = {"os.link": _NEW, "os.symlink": _NEW}
 
 _NAMES = frozenset({"os.link", "os.symlink"})
-"""Those that give a file that was written the name by which others know it."""
+"""Events that give a file that was written the name by which others know it."""
 
 _TAKES = frozenset({"os.mkdir", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree"})
-"""Those of what only one rank can do, of several that have looked whether it is to be done."""
+"""Events of what only one rank can do, of several that have looked whether it is to be done."""
 
 _LOCKS = frozenset({"fcntl.flock", "fcntl.lockf"})
 

@@ -91,7 +91,7 @@ class Loop:
 
 
 def losses_of(model: nn.Module, indices: Sequence[int]) -> Tensor:
-    """Of each sample: [samples]."""
+    """The loss of each sample: [samples]."""
     points = torch.sin(torch.tensor(indices)[:, None] * torch.arange(1.0, 4.0) + 1)
     losses: Tensor = (model(points).squeeze(1) - points.sum(1)).square()
     return losses
@@ -113,7 +113,7 @@ def seed_rank(rank: int) -> None:
 
 
 def random_states() -> Any:
-    """Of all ranks, in their order; a collective."""
+    """The random states of all ranks, in their order; a collective."""
     own = random.getstate(), np.random.get_state(), torch.get_rng_state()
     if not dist.is_initialized():
         return [own]

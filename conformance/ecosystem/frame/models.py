@@ -23,7 +23,7 @@ class Net(nn.Module):
 
 
 class CentredNet(Net):
-    """The same with a running mean of what it has been trained on, which it uses for evaluation."""
+    """A net with a running mean of what it has been trained on, which it uses for evaluation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class CentredNet(Net):
 
 
 def wrapped(case: Case, model: nn.Module) -> nn.Module:
-    """In DDP, or as it is for one process."""
+    """The model in DDP, or as it is for one process."""
     return model if case.world_size == 1 else DistributedDataParallel(model)
 
 

@@ -14,7 +14,7 @@ from conformance.ecosystem.frame.parts import Breach, Part
 FORMAT = "ddp-conformance-ecosystem"
 
 VERSION = 1
-"""Of the document's form."""
+"""The version of the document's form."""
 
 INTRODUCTION = """\
 # Who keeps which guarantee

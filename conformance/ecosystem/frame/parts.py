@@ -33,7 +33,7 @@ class Breach:
     guarantees: tuple[str, ...]
     why: str
     truth: str
-    """Its script, as ``library/name.py`` below ``truth/``."""
+    """The script that shows the breach, as ``library/name.py`` below ``truth/``."""
     issue: str = ""
     """Where it is known in public, as ``project#number``."""
 
@@ -48,7 +48,7 @@ class Breach:
 
     @property
     def reason(self) -> str:
-        """In one line, for the expected failure."""
+        """The reason in one line, for the expected failure."""
         return f"{self.issue}: {self.why}" if self.issue else self.why
 
 

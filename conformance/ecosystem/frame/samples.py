@@ -29,7 +29,7 @@ def guessed_label(index: int) -> int:
 
 
 def score(index: int) -> float:
-    """Of the first class against the others: 97 numbers in (0, 1)."""
+    """The score of the first class against the others: 97 numbers in (0, 1)."""
     return ((13 * index + 5) % 97 + 0.5) / 97
 
 
@@ -48,7 +48,7 @@ def scores(indices: Sequence[int]) -> tuple[Tensor, Tensor]:
 
 
 def words(indices: Sequence[int]) -> tuple[list[str], list[str]]:
-    """Of each sentence of one word and more, its number is left out where it is odd."""
+    """Sentences twice, of one word and more; the first lacks the number where it is odd."""
     said = [" ".join(["word"] * (1 + i % 3)) for i in indices]
     return [text if i % 2 else f"{text} {i}" for i, text in zip(indices, said, strict=True)], [
         f"{text} {i}" for i, text in zip(indices, said, strict=True)
@@ -108,7 +108,8 @@ def word_errors(indices: Sequence[int]) -> float:
 
 
 def area(indices: Sequence[int], undefined: float = 0.0) -> float:
-    """Of all pairs of a positive and a negative sample, those in the right order; ties are half.
+    """The share, among all pairs of a positive and a negative sample, of those in the right order;
+    ties are half.
 
     Libraries differ in what they report where there are no pairs: ``undefined``.
     """

@@ -19,7 +19,7 @@ BATCH = 3
 
 
 class Drifting(LightningModule):
-    """Its loss falls on rank 0 and grows on the others, as it may where ranks are few."""
+    """A model whose loss falls on rank 0 and grows on the others, as it may where ranks are few."""
 
     def __init__(self, case: Case, *, sync: bool) -> None:
         super().__init__()

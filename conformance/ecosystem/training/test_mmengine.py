@@ -35,7 +35,7 @@ class MeanValue(mmevaluator.BaseMetric):  # type: ignore[misc]
         self.results += map(sample_value, data_samples)
 
     def compute_metrics(self, results: list[float]) -> dict[str, float]:
-        """On rank 0, of all values."""
+        """Compute the mean of all values, on rank 0."""
         return {"value": sum(results) / len(results)}
 
 

@@ -22,7 +22,7 @@ BATCH = 4
 
 
 class Fitted(nn.Module):
-    """With dropout; keeps the samples of its last batch, and the losses of an epoch."""
+    """A model with dropout; keeps the samples of its last batch, and the losses of an epoch."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -159,7 +159,7 @@ def cast(model, dtype):
 
 
 def like(x, model):
-    """In the dtype of a model."""
+    """A tensor in the dtype of a model."""
     return x.to(next(model.parameters()).dtype)
 
 

@@ -19,7 +19,7 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture
 def samples():
-    """In a batch, of all ranks together."""
+    """The number of samples in a batch, of all ranks together."""
     return int(os.environ["PARITY_SAMPLES"])
 
 

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from pytest_ddp.extending import on_rank
 
 COUNT = 300
-"""Of runs; the time that a session is given ends them long before."""
+"""The number of runs; the time that a session is given ends them long before."""
 EVENTS = {
     "open",
     "os.listdir",
@@ -61,7 +61,7 @@ CALLS = [
     "irecv",
 ]
 _SHARE, _LONGEST = 0.2, 0.15
-"""Which share of points sleep in a run by chance, and for how many seconds at most."""
+"""The share of points that sleep in a run by chance, and for how many seconds at most."""
 _LATE = 0.4
 """Seconds of the sleep at one point alone."""
 

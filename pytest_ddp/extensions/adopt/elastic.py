@@ -38,7 +38,7 @@ class LocalRendezvous:
 
 
 def _method_name(depth: int = 2) -> str:
-    """As torch's, without ``inspect``, which reads the files of all frames twice per log line."""
+    """Do as torch's, but without ``inspect``, which reads all frames' files twice per log line."""
     try:
         return sys._getframe(depth).f_code.co_name
     except ValueError:

@@ -16,7 +16,7 @@ from pytest_ddp.settings.options import OPTIONS, add_options
 from pytest_ddp.system import support
 
 if TYPE_CHECKING:
-    from pytest_ddp.extensions.adopt.everywhere import TorchrunEnvironment
+    from pytest_ddp.extensions.adopt.torchrun_environment import TorchrunEnvironment
 
 _PLACE: pytest.StashKey[TorchrunEnvironment] = pytest.StashKey()
 
@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     size = EVERYWHERE.read(early_config, early_config.known_args_namespace)
     if size is not None and not on_rank(early_config):
-        from pytest_ddp.extensions.adopt.everywhere import TorchrunEnvironment  # noqa: PLC0415
+        from pytest_ddp.extensions.adopt.torchrun_environment import TorchrunEnvironment  # noqa: PLC0415
 
         early_config.stash[_PLACE] = place = TorchrunEnvironment(size)
         early_config.add_cleanup(place.leave)
@@ -43,9 +43,9 @@ def pytest_ddp_own_environment(config: pytest.Config) -> AbstractContextManager[
 def pytest_configure(config: pytest.Config) -> None:
     options = AdoptOptions.of(config)
     if options.adopt or options.everywhere is not None:
-        from pytest_ddp.extensions.adopt.adopted_items import Taking  # noqa: PLC0415
+        from pytest_ddp.extensions.adopt.adopted_items import AdoptedItems  # noqa: PLC0415
 
-        config.pluginmanager.register(Taking(options), "ddp-taking")
+        config.pluginmanager.register(AdoptedItems(options), "ddp-taking")
     if on_rank(config):
         if Adopt.TESTCASE in options.adopt:
             from pytest_ddp.extensions.adopt.ranks.distributedtest_ranks import (  # noqa: PLC0415

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing import context, popen_spawn_posix, reduction, resource_tracker, spawn, util
 from typing import Any
 
-from pytest_ddp.extensions.adopt.ranks.inherited import Inherited
-from pytest_ddp.extensions.adopt.ranks.served_messages import RETURNED
+from pytest_ddp.extensions.adopt.ranks.served_messages import RETURNED, Inherited
 from pytest_ddp.launch.rank_process import RankFiles
 from pytest_ddp.system import processes
 from pytest_ddp.system.stdlib import os
@@ -24,7 +23,7 @@ _context: Any = context
 
 
 class ServedPopen(_Popen):  # type: ignore[misc]
-    """As multiprocessing's own for ``spawn``, except that the spawn server starts the process.
+    """Does as multiprocessing's own for ``spawn``, except that the spawn server starts the process.
 
     The process is a child of this one, so the base class can wait for it and send signals.
     """
@@ -50,7 +49,7 @@ class ServedPopen(_Popen):  # type: ignore[misc]
         """Whether the test has terminated or killed it."""
         self.was_joined = False
         """Whether something has waited for its end."""
-        self.is_told = False
+        self.exit_code_was_read = False
         """Whether the test has read its exit code."""
         super().__init__(process)
 

@@ -81,7 +81,7 @@ class ProcessWatch:
     def __init__(self, begin: BeginWatch, ours: int) -> None:
         """
         Args:
-            begin: of the pytest process.
+            begin: the request of the pytest process.
             ours: the socket for :class:`Watch` and for reports.
         """
         self._timeout = begin.timeout
@@ -112,19 +112,19 @@ class ProcessWatch:
         """Do what is to be done now.
 
         Args:
-            ready: those of :meth:`sources` that are readable.
+            ready: the descriptors of :meth:`sources` that are readable.
         """
-        self._obey()
+        self._take_requests()
         for process in self._processes:
             process.gone = process.fileno() in ready
             self._receive(process)
         self._forget_ended()
         self._probe([process for process in self._processes if process.joined])
 
-    def _obey(self) -> None:
-        for order, (channel, pidfd, stacks) in _available(self._pytest):
-            assert isinstance(order, Watch), order
-            process = ProbedProcess(order.pid, _channel(channel), pidfd, stacks)
+    def _take_requests(self) -> None:
+        for request, (channel, pidfd, stacks) in _available(self._pytest):
+            assert isinstance(request, Watch), request
+            process = ProbedProcess(request.pid, _channel(channel), pidfd, stacks)
             self._processes.append(process)
 
     def _receive(self, process: ProbedProcess) -> None:

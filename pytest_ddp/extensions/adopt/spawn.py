@@ -13,9 +13,9 @@ import pytest
 
 from pytest_ddp import DdpWarning
 from pytest_ddp.extensions.adopt.elastic import LocalRendezvous
-from pytest_ddp.extensions.adopt.exit_deadline import ExitDeadline
 from pytest_ddp.extensions.adopt.ranks.served_messages import AT_ONCE, Inherit, Serve
 from pytest_ddp.extensions.adopt.spawn_server import NotServedError, SpawnServer
+from pytest_ddp.extensions.adopt.watching import ExitDeadline
 from pytest_ddp.protocol.channel import Channel
 from pytest_ddp.session.worker_settings import collected_message
 from pytest_ddp.settings.options import OPTIONS
@@ -24,7 +24,7 @@ from pytest_ddp.system.stdlib import os, socket, threading
 
 if TYPE_CHECKING:
     from pytest_ddp.extensions.adopt.popen import ServedPopen
-    from pytest_ddp.extensions.adopt.process_cleanup import ProcessCleanup
+    from pytest_ddp.extensions.adopt.process_supervision import ProcessSupervision
 
 _MEASURED = "COVERAGE_PROCESS_START"
 
@@ -40,11 +40,11 @@ class Spawns:
         self._servers: list[SpawnServer] = []
         self._items: list[pytest.Item] = []
         self._nodeid: str | None = None
-        """Of the running test; None between tests."""
+        """The id of the running test; None between tests."""
         self._due = ExitDeadline.NOW
         """When the exit of a process that is started now is judged."""
         self._has_warned = False
-        self._cleanup: ProcessCleanup | None = None
+        self._supervision: ProcessSupervision | None = None
         self._original: Any = None
         self._rendezvous = LocalRendezvous()
 
@@ -69,8 +69,8 @@ class Spawns:
 
     def pytest_unconfigure(self) -> None:
         self._rendezvous.remove()
-        if self._cleanup is not None:
-            self._cleanup.joins.remove()
+        if self._supervision is not None:
+            self._supervision.joins.remove()
         if self._original is not None:
             spawn_process: Any = context.SpawnProcess
             spawn_process._Popen = staticmethod(self._original)
@@ -136,9 +136,9 @@ class Spawns:
 
     def _problems(self, item: pytest.Item, when: str, deadline: ExitDeadline) -> str:
         """The problems of the test; those of earlier tests are noted and do not fail it."""
-        if self._cleanup is None:
+        if self._supervision is None:
             return ""
-        own, late = self._cleanup.judge.problems(deadline, item.nodeid)
+        own, late = self._supervision.judge.problems(deadline, item.nodeid)
         if late:
             item.add_report_section(when, "processes of earlier tests", late)
             with contextlib.suppress(DdpWarning):  # raised by a filter; see _warn
@@ -162,12 +162,14 @@ class Spawns:
 
     def _served(self, process: Any) -> ServedPopen:
         from pytest_ddp.extensions.adopt.popen import ServedPopen  # noqa: PLC0415
-        from pytest_ddp.extensions.adopt.process_cleanup import ProcessCleanup  # noqa: PLC0415 - imports much
+        from pytest_ddp.extensions.adopt.process_supervision import ProcessSupervision  # noqa: PLC0415 - imports much
 
         __tracebackhide__ = True
-        if self._cleanup is None:
+        if self._supervision is None:
             docs_url = self._config.stash[OPTIONS].docs_url
-            self._cleanup = ProcessCleanup(self._timeout, docs_url, checks_exits=self._checks_exits)
+            self._supervision = ProcessSupervision(
+                self._timeout, docs_url, checks_exits=self._checks_exits
+            )
         environment = dict(os.environ)
         if _MEASURED in environment:
             raise NotServedError(f"coverage.py measures what is spawned ({_MEASURED} is set)")
@@ -185,7 +187,7 @@ class Spawns:
         except BaseException:
             channel.close()
             raise
-        self._cleanup.take(popen, channel, self._servers, process, self._nodeid or "", self._due)
+        self._supervision.add(popen, channel, self._servers, process, self._nodeid or "", self._due)
         channel.close()
         return popen
 
@@ -193,9 +195,9 @@ class Spawns:
         with self._lock, contextlib.ExitStack() as opened:
             channel, *rest = descriptors
             streams = [opened.enter_context(_stream(number)) for number in range(3)]
-            order = Serve(environment, processes.umask())
+            request = Serve(environment, processes.umask())
             everything = (channel, *(stream.fileno() for stream in streams), *rest)
-            return self._service(environment).make(order, everything)
+            return self._service(environment).make(request, everything)
 
     def _service(self, environment: dict[str, str]) -> SpawnServer:
         for service in self._servers:

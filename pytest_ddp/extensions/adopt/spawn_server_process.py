@@ -32,8 +32,8 @@ def serve(channel: Channel, parent: int) -> NoReturn:
     """Run the service.
 
     Args:
-        channel: to the pytest process.
-        parent: pid of the pytest process.
+        channel: the channel to the pytest process.
+        parent: the pid of the pytest process.
     """
     # While this process imports, it does not read the channel, and would miss its parent's end.
     processes.die_with_parent(parent)
@@ -69,7 +69,7 @@ class _Service:
         """Serve until the pytest process has ended."""
         with contextlib.suppress(OSError):
             while self._parent not in (ready := self._wait()):
-                if self._channel.fileno() in ready and not self._obey():
+                if self._channel.fileno() in ready and not self._take_request():
                     break
                 if self._watch is not None:
                     self._watch.step(ready)
@@ -90,17 +90,17 @@ class _Service:
             poll.register(source, select.POLLIN)
         return known | {source for source, _ in poll.poll(None if due is None else 1000 * due)}
 
-    def _obey(self) -> bool:
+    def _take_request(self) -> bool:
         received = self._channel.receive()
         if received is None:
             return False
-        order, descriptors = received
-        if isinstance(order, BeginWatch):
-            self._watch = ProcessWatch(order, *descriptors)
+        request, descriptors = received
+        if isinstance(request, BeginWatch):
+            self._watch = ProcessWatch(request, *descriptors)
             return True
-        assert isinstance(order, Serve), order
+        assert isinstance(request, Serve), request
         self._forget_ended()
-        pid = self._make(order, descriptors)
+        pid = self._make(request, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
         # The child must not be reaped before its pid is sent: the pid could be reused.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from pytest_ddp.extensions.adopt.exit_deadline import ExitDeadline
 from pytest_ddp.extensions.adopt.ranks.served_messages import Proved, RankKnown, Watch
 from pytest_ddp.outcome.outcome import Hang, HangKind, RankLine, RootCause
 from pytest_ddp.protocol.channel import Channel, ChannelError
@@ -18,6 +18,17 @@ from pytest_ddp.system.stdlib import os, threading
 if TYPE_CHECKING:
     from pytest_ddp.extensions.adopt.popen import ServedPopen
     from pytest_ddp.extensions.adopt.spawn_server import SpawnServer
+
+
+class ExitDeadline(enum.IntEnum):
+    """The phase at whose end the exit is judged; later if the process still runs."""
+
+    NOW = 0
+    """The phase that started it."""
+    TEARDOWN = 1
+    """The test's teardown: a function-scoped fixture started it."""
+    END = 2
+    """The session's last teardown: a fixture of a wider scope started it."""
 
 
 class Watched:
@@ -70,8 +81,8 @@ class Watcher:
                 self._channel.send(Watch(pid), descriptors)
                 os.close(pidfd)
 
-    def hear(self) -> None:
-        """Note what has been reported. What is reported of a process is sent before it is ended."""
+    def read_reports(self) -> None:
+        """Note what was reported: reports on a process are sent before it is ended."""
         with self._lock:
             self._read()
 

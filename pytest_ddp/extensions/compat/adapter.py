@@ -23,22 +23,22 @@ class Adapter:
     _is_broken = False
 
     def attempt_begins(self, item: pytest.Item) -> Json:
-        """In the pytest process, before each attempt: JSON-able data for its ranks."""
+        """Return JSON-able data for the ranks, in the pytest process before each attempt."""
         return {}
 
     def test_begins(self, item: pytest.Item, sent: Json) -> None:
-        """In a rank, before the test: use the data of :meth:`attempt_begins`."""
+        """Use the data of :meth:`attempt_begins`, in a rank before the test."""
 
     def test_ended(self, config: pytest.Config) -> Json:
-        """In a rank, after the test: JSON-able data for the pytest process."""
+        """Return JSON-able data for the pytest process, in a rank after the test."""
         return {}
 
     def findings(self, item: pytest.Item, by_rank: Mapping[int, Json]) -> str:
-        """In the pytest process: use the ranks' data; return what they disagree on, or nothing."""
+        """Use the ranks' data, in the pytest process; return what they disagree on, or nothing."""
         return ""
 
     def test_finished(self, item: pytest.Item, reports: Sequence[pytest.TestReport]) -> None:
-        """In the pytest process, after a ddp test: use its reports."""
+        """Use the reports of a ddp test, in the pytest process after it."""
 
     # ------------------------------------------------------------------ hooks
 

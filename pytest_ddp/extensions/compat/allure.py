@@ -35,7 +35,7 @@ class Allure(Adapter):
 
     def __init__(self) -> None:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        """For all attempts; ranks write there up to their exit: wide fixtures end last."""
+        """A folder for all attempts; ranks write there up to their exit: wide fixtures end last."""
         self._attempt: Path | None = None
 
     def attempt_begins(self, item: pytest.Item) -> Json:
@@ -69,7 +69,9 @@ class Allure(Adapter):
                 _move("*-globals.json", folders[rank])
 
     def _result_of(self, item: pytest.Item) -> Any:
-        """That of the attempt; the plugin has closed the one before it, and begins one in setup."""
+        """The result of the attempt; the plugin has closed the one before it, and begins one in
+        setup.
+        """
         listener = self._listener(item)
         if (uuid := listener._cache.get(item.nodeid)) is None:
             uuid = listener._cache.push(item.nodeid)

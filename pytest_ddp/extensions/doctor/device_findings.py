@@ -29,7 +29,7 @@ _LIMIT = 60.0
 
 
 def findings() -> list[CheckResult]:
-    """Which GPUs the machine has, and how many of them ranks can use."""
+    """Findings about the GPUs that the machine has, and how many of them ranks can use."""
     return [*_nvidia(), *_amd(), *_intel(), *_variables(), _usable()]
 
 

@@ -40,10 +40,10 @@ class Tally:
 
     def lines(self) -> Iterator[str]:
         """What the terminal shows."""
+        if self.explored or self.holds:
+            yield f"ddp: {words.session(self.explored, self.holds, self.expired)}"
         if reasons := [*self.not_explored.elements()]:
             yield f"ddp: {words.not_explored(reasons)}"
-        if self.expired:
-            yield f"ddp: {words.bound_ended(self.holds, self.expired)}"
         yield from (f"ddp: {one}" for one in self.undecided)
 
 

@@ -6,7 +6,8 @@ comes before it. The holds come in this order:
 1. for each kind of conflict once;
 2. for each kind again, with another thread held, at the other line, or at another operation;
 3. each started thread at its begin, then each rank at the test's begin;
-4. for each kind its last occurrence;
+4. for each kind its last occurrence; then between two uses of one thing by a thread, such as a look
+   and the change after it, where an earlier hold has turned both around;
 5. two holds: one that was tried, and one of a conflict of that run; then two begins. By turns with
    these come the conflicts that are left: other occurrences of what was tried, which in a long loop
    would leave no run for two holds.
@@ -140,6 +141,28 @@ class Exploration:
         yield from self._begins()
         last = {conflict.kind: conflict for conflict in self._conflicts.values()}
         yield from (_hold(conflict) for conflict in open_ if last[conflict.kind] is conflict)
+        yield from self._splits()
+
+    def _splits(self) -> Iterator[Hold]:
+        """For each kind once, the hold between a thread's first use of a thing and another one.
+
+        A hold before both has turned both around. Between them, as for two ranks that look for a
+        file and then make it, is a third order.
+        """
+        first: dict[tuple[RankThread, RankThread, str], Conflict] = {}
+        kinds: set[Kind] = set()
+        plain = self._plain_holds()
+        for pair, conflict in self._conflicts.items():
+            threads = conflict.first.thread, conflict.second.thread
+            begun = first.setdefault((*threads, conflict.use.thing), conflict)
+            is_other = (begun.first.site, begun.use.verb) != (
+                conflict.first.site,
+                conflict.use.verb,
+            )
+            is_turned = pair in self._done and _hold(conflict) in plain
+            if is_other and is_turned and conflict.is_direct and conflict.kind not in kinds:
+                kinds.add(conflict.kind)
+                yield _hold(conflict)
 
     def _other_holds(self) -> Iterator[Hold]:
         """The holds of what is left: of each kind by turns what is farthest from what is done."""

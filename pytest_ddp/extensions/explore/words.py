@@ -147,14 +147,18 @@ def not_explored(reasons: Sequence[str]) -> str:
     return "\n".join(_wrapped(text, indent=""))
 
 
-def bound_ended(holds: int, ended: int) -> str:
-    """How many holds did not end because all other threads waited.
+def session(tests: int, holds: int, ended: int) -> str:
+    """How many tests were explored, and how many holds did not end because all others waited.
 
     Args:
-        holds: of all runs.
+        tests: that were explored.
+        holds: of all their runs.
         ended: by a bound.
     """
-    return f"{ended} of {_counted(holds, 'hold')} ended by a bound, not because all others waited"
+    text = f"{_counted(tests, 'test')} explored with {_counted(holds, 'hold')}"
+    if not ended:
+        return text
+    return f"{text}, {ended} of them ended by a bound, not because all others waited"
 
 
 def _first_line(hold: Hold, sites: Mapping[Hold, str], passes: str) -> str:

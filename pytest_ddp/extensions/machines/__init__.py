@@ -7,7 +7,7 @@
                                                   the descriptors of each rank
       its engine              engines/            starts the agents, or waits for them
       TCP connections         agent_connection.py frames; handshake.py has authentication and
-                                                  integrity, agent_listener.py accepts
+                                                  integrity
     agent (a process)         agent/agent.py      on each node, also node 0: a host and its ranks
 
 ``plugin.py`` gives the core a launcher and a layout by hooks; ``machine_messages.py`` has the

@@ -1,14 +1,28 @@
-"""The connection of an agent and the coordinator: frames over TCP, for all ranks of a machine."""
+"""The connection of an agent and the coordinator: frames over TCP, for all ranks of a machine.
+
+The coordinator listens for agents. Peers that have not authenticated themselves yet may send no
+frame.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import functools
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from pytest_ddp.extensions.machines import handshake
-from pytest_ddp.extensions.machines.handshake import ClientHandshake, Seal, SealError
-from pytest_ddp.system.stdlib import socket, time
+from pytest_ddp.extensions.machines.handshake import (
+    ANSWER,
+    GREETING,
+    WELCOME,
+    ClientHandshake,
+    Seal,
+    SealError,
+    ServerHandshake,
+)
+from pytest_ddp.system.stdlib import selectors, socket, time
 
 _HEADER = struct.Struct(">BQI")
 _CHUNK = 1 << 18
@@ -20,7 +34,7 @@ HEARTBEAT = 1.0
 
 
 class FrameKind(enum.IntEnum):
-    """What a frame is; ``serial`` is the rank's, or 0 for what is of the machine."""
+    """What a frame is; ``serial`` is the rank's, or 0 for frames of the machine."""
 
     JOIN = 1
     """agent: its node, name, versions and GPUs, as JSON."""
@@ -161,9 +175,9 @@ def connect(address: str, port: int, secret: bytes) -> AgentConnection:
     """
     sock = socket.create_connection((address, port), timeout=_SHAKE_LIMIT)
     try:
-        client = ClientHandshake(secret, _exactly(sock, handshake.GREETING))
+        client = ClientHandshake(secret, _exactly(sock, GREETING))
         sock.sendall(client.answer)
-        return AgentConnection(sock, client.open(_exactly(sock, handshake.WELCOME)))
+        return AgentConnection(sock, client.open(_exactly(sock, WELCOME)))
     except BaseException:
         sock.close()
         raise
@@ -176,3 +190,93 @@ def _exactly(sock: socket.socket, count: int) -> bytes:
             raise SealError("connection closed by the coordinator: wrong session secret")
         data += more
     return data
+
+
+# ------------------------------------------------------------------ the coordinator listens
+
+_PROOF_LIMIT = 10.0
+"""Seconds for a peer to authenticate itself."""
+_MOST = 16
+"""Peers that may do so at once, beside the agents, which may all connect at the same time: a port
+scan must not use up descriptors."""
+_BACKLOG = 4096
+"""The largest number of agents; the kernel may be configured to allow fewer."""
+
+
+class AgentListener:
+    """Accepts agents, and rejects all other peers."""
+
+    def __init__(self, address: str, port: int, secret: str, agents: int = 0) -> None:
+        """Listen on one address; with port 0 the kernel chooses a port.
+
+        Raises:
+            OSError: the address or the port cannot be used.
+        """
+        self.secret = secret
+        self._most = _MOST + agents
+        self._socket = socket.create_server((address, port), backlog=_BACKLOG)
+        self._socket.setblocking(False)
+        self.address, self.port = self._socket.getsockname()
+        self._peers: dict[socket.socket, tuple[ServerHandshake, float, str]] = {}
+        """Handshake, deadline and address of each; a closed socket does not have its address."""
+        self.refused: dict[str, str] = {}
+        """Why the first few peers were rejected, by address."""
+
+    def open(
+        self, selector: selectors.BaseSelector, let_in: Callable[[AgentConnection], None]
+    ) -> None:
+        """Register the sockets; the selector's owner calls their data when they are readable."""
+        self._selector, self._let_in = selector, let_in
+        selector.register(self._socket, selectors.EVENT_READ, self._accept)
+
+    def forget_late(self) -> None:
+        """Disconnect peers that take too long."""
+        for peer, (_, deadline, _) in list(self._peers.items()):
+            if time.monotonic() > deadline:
+                self._forget(peer).close()
+
+    def close(self) -> None:
+        for peer in list(self._peers):
+            self._forget(peer).close()
+        self._selector.unregister(self._socket)
+        self._socket.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # it has disconnected again
+            peer, (address, _) = self._socket.accept()
+            if len(self._peers) >= self._most:
+                peer.close()
+                return
+            peer.setblocking(False)
+            gate = ServerHandshake(self.secret.encode())
+            self._peers[peer] = gate, time.monotonic() + _PROOF_LIMIT, address
+            read = functools.partial(self._read, peer)
+            self._selector.register(peer, selectors.EVENT_READ, read)
+            # The buffer of a new connection has room for so few bytes.
+            peer.send(gate.greeting)
+
+    def _read(self, peer: socket.socket) -> None:
+        gate, _, address = self._peers[peer]
+        try:
+            # One byte more than a proof has, to detect a peer that sends more.
+            data = peer.recv(ANSWER + 1)
+            let_in = gate.open(data) if data else None
+            if let_in is not None:
+                peer.send(let_in[0])
+        except BlockingIOError:
+            return
+        except SealError as error:
+            if len(self.refused) < _MOST:
+                self.refused[address] = str(error)
+            data, let_in = b"", None
+        except OSError:
+            data, let_in = b"", None
+        if let_in is not None:
+            self._let_in(AgentConnection(self._forget(peer), let_in[1]))
+        elif not data:
+            self._forget(peer).close()
+
+    def _forget(self, peer: socket.socket) -> socket.socket:
+        del self._peers[peer]
+        self._selector.unregister(peer)
+        return peer

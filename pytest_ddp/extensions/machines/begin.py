@@ -10,8 +10,13 @@ from typing import Any
 
 import pytest
 
-from pytest_ddp.extensions.machines.engines import choosing, options
-from pytest_ddp.extensions.machines.engines.engine import LAUNCHER_VARIABLES, Engine, EngineError
+from pytest_ddp.extensions.machines.engines import options
+from pytest_ddp.extensions.machines.engines.engine import (
+    LAUNCHER_VARIABLES,
+    Engine,
+    EngineError,
+    find_engine,
+)
 from pytest_ddp.protocol.host_messages import PLACE_VARIABLES
 from pytest_ddp.settings.options import Options
 from pytest_ddp.settings.rules import option_error
@@ -43,7 +48,7 @@ def begin(config: pytest.Config) -> int | None:
     if refused := next(_refused(config), None):
         raise option_error(f"--ddp-machines does not go with {refused}.")
     try:
-        engine = choosing.find(machines, own.machines_python, os.environ)
+        engine = find_engine(machines, own.machines_python, os.environ)
     except EngineError as error:
         raise option_error(f"--ddp-machines={machines.engine}: {error}.") from None
     if engine.node:

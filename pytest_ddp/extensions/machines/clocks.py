@@ -23,11 +23,11 @@ DRIFT = 1e-4
 """Seconds that two clocks may drift apart in one: twice what a quartz is off by, and more than
 clocks are that NTP keeps, while it does not slew one of them."""
 _KEPT = 64
-"""Samples, a minute of them: drift has used up the advantage of an older one by then."""
+"""Samples that are kept, a minute of them: drift has used up the advantage of older ones."""
 _FIRST = 8
 """Samples that are taken at once, before any rank exists."""
 _INTERVAL = 1.0
-"""Seconds between two later ones."""
+"""Seconds between two samples after these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Sample:
 
     sent: int
     received: int
-    """On the machine's clock, as is the next."""
+    """The time on the machine's clock, as is ``replied``."""
     replied: int
     returned: int
     wall_ahead: int
@@ -57,7 +57,7 @@ class Clocks:
 
     def __init__(self) -> None:
         self.known: Clock | None = None
-        """As of the last sample; None before the first."""
+        """What the last sample has shown; None before the first."""
         self._samples: deque[Sample] = deque(maxlen=_KEPT)
         self._taken = 0
         self._sent: int | None = None

@@ -12,8 +12,12 @@ import functools
 from collections.abc import Iterable
 
 from pytest_ddp.extensions.machines import version_check
-from pytest_ddp.extensions.machines.agent_connection import AgentConnection, FrameKind, WireFrame
-from pytest_ddp.extensions.machines.agent_listener import AgentListener
+from pytest_ddp.extensions.machines.agent_connection import (
+    AgentConnection,
+    AgentListener,
+    FrameKind,
+    WireFrame,
+)
 from pytest_ddp.extensions.machines.engines.engine import Engine
 from pytest_ddp.extensions.machines.machine_messages import (
     EndSession,
@@ -60,7 +64,7 @@ class Coordinator:
     """Connects one launcher and the agents."""
 
     def __init__(self, channel: Channel, engine: Engine, listener: AgentListener) -> None:
-        self._channel, self._engine, self._door = channel, engine, listener
+        self._channel, self._engine, self._listener = channel, engine, listener
         self._nodes: dict[int, Node] = {}
         self._lost: dict[int, str] = {}
         """Why nodes are lost, by number."""
@@ -137,7 +141,7 @@ class Coordinator:
             self._look_for_ended()
         for node in [node for node in self._nodes.values() if node.line.at_end]:
             self._lose(node, node.line.at_end)
-        self._door.forget_late()
+        self._listener.forget_late()
 
     def _look_for_ended(self) -> None:
         """Look for agents that have ended before they connected; later their connections end."""
@@ -155,12 +159,12 @@ class Coordinator:
         return (
             f"{len(self._nodes)} of {self._engine.nodes} machines joined within "
             f"{self._join_limit:.0f} s; missing: node {', '.join(missing)}. Agents connect to node "
-            f"0 at {self._door.address}:{self._door.port}. {self._engine.hint()}"
+            f"0 at {self._listener.address}:{self._listener.port}. {self._engine.hint()}"
             f"{self._rejected()}"
         )
 
     def _rejected(self) -> str:
-        rejected = self._door.refused.items()
+        rejected = self._listener.refused.items()
         return "".join(f". Rejected: {address}, {why}" for address, why in rejected)
 
     def _report(self, message: Message) -> None:
@@ -207,33 +211,33 @@ class Coordinator:
 
     def _start(self, start: StartRank, descriptors: list[int]) -> None:
         node, serial = start.world.nodes[start.rank], start.serial
-        self._proxies[serial] = mirror = RankProxy(node, descriptors)
+        self._proxies[serial] = proxy = RankProxy(node, descriptors)
         receive = functools.partial(self._receive_for_rank, serial)
-        self._selector.register(mirror.channel, selectors.EVENT_READ, receive)
+        self._selector.register(proxy.channel, selectors.EVENT_READ, receive)
         if node in self._lost:
             self._report(RankStarted(serial, 0))
             why = f"cannot run: {self._lost[node]}"
-            mirror.exited = RankExited(serial, -signal.SIGKILL, why)
+            proxy.exited = RankExited(serial, -signal.SIGKILL, why)
             self._busy.add(serial)
         else:
             self._order(node, _for_host(start))
 
     def _receive_for_rank(self, serial: int) -> None:
-        mirror = self._proxies[serial]
-        for body in mirror.channel.receive_bodies():
-            self._order(mirror.node, WireFrame(FrameKind.MESSAGE, serial, data=body))
-        if mirror.channel.at_end:
+        proxy = self._proxies[serial]
+        for body in proxy.channel.receive_bodies():
+            self._order(proxy.node, WireFrame(FrameKind.MESSAGE, serial, data=body))
+        if proxy.channel.at_end:
             # The launcher has dropped this rank.
             self._part_with(serial)
 
     def _part_with(self, serial: int) -> None:
         """Drop a rank that is gone, after all its messages."""
-        mirror = self._proxies.pop(serial)
+        proxy = self._proxies.pop(serial)
         self._busy.discard(serial)
-        self._selector.unregister(mirror.channel)
-        if mirror.exited is not None:
-            self._report(mirror.exited)
-        mirror.close()
+        self._selector.unregister(proxy.channel)
+        if proxy.exited is not None:
+            self._report(proxy.exited)
+        proxy.close()
 
     def _order(self, number: int, frame: WireFrame) -> None:
         if (node := self._nodes.get(number)) is not None:
@@ -311,22 +315,22 @@ class Coordinator:
             self._take(node, frame)
 
     def _take(self, node: Node, frame: WireFrame) -> None:
-        if (mirror := self._proxies.get(frame.serial)) is not None:
+        if (proxy := self._proxies.get(frame.serial)) is not None:
             self._busy.add(frame.serial)
         match frame.kind:
             case FrameKind.MESSAGE if frame.serial == 0:
                 self._take_from_host(node, loads(frame.data))
-            case FrameKind.MESSAGE if mirror is not None:
+            case FrameKind.MESSAGE if proxy is not None:
                 if (news := node.news()) is not None:
                     # Before the message whose times need it.
                     self._report(news)
-                mirror.tell(frame.data)
-            case FrameKind.STREAM if mirror is not None:
-                mirror.write(frame.part, frame.data)
-            case FrameKind.FILE if mirror is not None:
-                mirror.keep(frame.part, frame.data)
-            case FrameKind.CLOSED if mirror is not None:
-                mirror.hang_up()
+                proxy.send(frame.data)
+            case FrameKind.STREAM if proxy is not None:
+                proxy.write(frame.part, frame.data)
+            case FrameKind.FILE if proxy is not None:
+                proxy.keep(frame.part, frame.data)
+            case FrameKind.CLOSED if proxy is not None:
+                proxy.hang_up()
             case FrameKind.HEARTBEAT:
                 node.take_answer(frame.data)
                 node.beat()
@@ -374,11 +378,11 @@ class Coordinator:
         if not self._is_ready:
             self._report(Unfit(f"{lost}, before all machines were ready"))
         self._report(NodeLost(node.number, lost))
-        for serial, mirror in self._proxies.items():
-            if mirror.node == node.number and mirror.exited is None:
+        for serial, proxy in self._proxies.items():
+            if proxy.node == node.number and proxy.exited is None:
                 # A form that fits one rank and several.
                 words = f"went with its machine: {lost}"
-                mirror.exited = RankExited(serial, -signal.SIGKILL, words)
+                proxy.exited = RankExited(serial, -signal.SIGKILL, words)
                 self._busy.add(serial)
 
 

@@ -7,10 +7,15 @@ import sys
 from typing import Any, NoReturn
 
 from pytest_ddp.extensions.machines import handshake
-from pytest_ddp.extensions.machines.agent_listener import AgentListener
+from pytest_ddp.extensions.machines.agent_connection import AgentListener
 from pytest_ddp.extensions.machines.coordinator import Coordinator
-from pytest_ddp.extensions.machines.engines import choosing
-from pytest_ddp.extensions.machines.engines.engine import SECRET, Engine, EngineError, MeetingPoint
+from pytest_ddp.extensions.machines.engines.engine import (
+    SECRET,
+    Engine,
+    EngineError,
+    MeetingPoint,
+    from_role,
+)
 from pytest_ddp.extensions.machines.machine_messages import MachinesAwaited, MachinesFound, Unfit
 from pytest_ddp.protocol.channel import Channel
 from pytest_ddp.protocol.program import command
@@ -27,16 +32,16 @@ def main(role: dict[str, Any]) -> NoReturn:
     sock = socket.socket(fileno=role["descriptor"])
     sock.setblocking(False)
     channel = Channel(sock)
-    engine = choosing.from_told(role["engine"])
+    engine = from_role(role["engine"])
     users_secret = os.environ.pop(SECRET, "")
     with contextlib.ExitStack() as end:
         try:
-            door = _open_door(channel, engine, users_secret or handshake.new_secret())
+            listener = _listen(channel, engine, users_secret or handshake.new_secret())
             # Agents that connect before the coordinator serves wait in the backlog.
-            own = _start_agent(door)
+            own = _start_agent(listener)
             end.callback(own.kill)
             end.callback(engine.end)
-            place = door.address, door.port, door.secret
+            place = listener.address, listener.port, listener.secret
             engine.bring(MeetingPoint(*place, bool(users_secret)))
         except EngineError as error:
             channel.send(Unfit(str(error)))
@@ -45,14 +50,14 @@ def main(role: dict[str, Any]) -> NoReturn:
         else:
             # Only now: processes that were started before inherit the user's own limit.
             tempfiles.raise_to_hard_limit()
-            Coordinator(channel, engine, door).serve()
+            Coordinator(channel, engine, listener).serve()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 own.wait(_LAST_WAIT)
     tempfiles.remove(role["folder"])
     sys.exit(0)
 
 
-def _open_door(channel: Channel, engine: Engine, secret: str) -> AgentListener:
+def _listen(channel: Channel, engine: Engine, secret: str) -> AgentListener:
     address, port = engine.listens_at(lambda what: channel.send(MachinesAwaited(what)))
     channel.send(MachinesFound(engine.nodes))
     try:

@@ -56,7 +56,7 @@ class Node:
 
     @property
     def clock(self) -> Clock | None:
-        """Its clocks against ours; None where they are ours, or before they are measured."""
+        """How far its clocks are ahead; None where they are ours, or before they are measured."""
         return self._clocks.known
 
     def news(self) -> ClockMeasured | None:

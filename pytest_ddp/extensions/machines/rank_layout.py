@@ -11,9 +11,6 @@ from pytest_ddp.settings.devices import Choice, gpu_need_text
 from pytest_ddp.settings.layout import Layout, Placement, least_machines, nodes_words
 from pytest_ddp.settings.rules import MAX_LOCAL_WORLD_SIZE, MAX_WORLD_SIZE, WorldSize
 
-# ------------------------------------------------------------------
-# Which machine each rank of a test is on. Pure.
-#
 # Ranks fill machines in order. Without a number of ranks per machine a test is spread over all
 # machines as evenly as possible: tests that cross machines are the reason to have several, and a
 # test that needs one machine has ``nodes=1``. Where each rank needs a GPU, the GPUs limit the even
@@ -57,10 +54,11 @@ def place_by_room(
     """The machine of each rank where machines have room for so many each; None if they have not.
 
     Args:
-        world_size: as for :func:`place_ranks`, as is ``most``.
-        nodes: as there; machines without room are skipped, so that ``nodes=1`` need not be node 0.
+        world_size: number of ranks.
+        nodes: the mark's number of machines; None if it names none. Machines without room are
+            skipped, so that ``nodes=1`` need not be node 0.
         room: how many ranks each machine takes.
-        most: how many a machine takes at any rate.
+        most: how many ranks a machine is filled with; None to spread them.
     """
     room = _limited(room, most)
     chosen = _chosen(world_size, nodes, room)
@@ -107,7 +105,7 @@ def _deal(world_size: int, rooms: Sequence[int]) -> list[int]:
 
 
 def _fill(world_size: int, rooms: Sequence[int]) -> list[int]:
-    """The same if each takes all that it can before the next one takes any."""
+    """How many ranks each takes if it takes all that it can before the next one takes any."""
     sizes: list[int] = []
     for room in rooms:
         sizes.append(min(room, world_size - sum(sizes)))

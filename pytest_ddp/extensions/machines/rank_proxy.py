@@ -56,7 +56,7 @@ class RankProxy:
         """Whether :meth:`flush` has something to do, now or a little later."""
         return self._hangs_up_at < math.inf or self.unsent
 
-    def tell(self, body: bytes) -> None:
+    def send(self, body: bytes) -> None:
         """Pass on a message of the rank."""
         if is_kind(RankReady, body):
             ready = cast("RankReady", loads(body))

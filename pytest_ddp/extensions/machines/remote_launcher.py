@@ -12,8 +12,7 @@ from typing import IO, ClassVar
 import pytest
 
 from pytest_ddp.extensions.machines import begin
-from pytest_ddp.extensions.machines.engines import choosing
-from pytest_ddp.extensions.machines.engines.engine import Engine
+from pytest_ddp.extensions.machines.engines.engine import Engine, as_role
 from pytest_ddp.extensions.machines.machine_messages import (
     ClockMeasured,
     EndSession,
@@ -79,7 +78,7 @@ def start(config: pytest.Config, session: Session, display: PieceDisplay) -> Rem
 
 
 def gpus(config: pytest.Config) -> tuple[MachineGpus, ...]:
-    """What each machine of this session has, once all of them are there."""
+    """Return the GPUs of each machine of this session, once all machines are there."""
     return config.stash[REMOTE_LAUNCHER].gpus()
 
 
@@ -123,8 +122,8 @@ class RemoteLauncher(Launcher):
         """Start the coordinator; agents connect while the controller goes on collecting.
 
         Args:
-            session: as for every launcher, as is the next.
-            display: see there.
+            session: the session, as every launcher gets it.
+            display: shows output, as for every launcher.
             engine: what provides the machines.
         """
         self._engine = engine
@@ -135,7 +134,7 @@ class RemoteLauncher(Launcher):
         """Clocks of machines other than this one."""
         self._lost: dict[int, str] = {}
         self._known: dict[int, Machine] = {}
-        """Made of these three, until one of them changes."""
+        """Records that are made of these three, until one of them changes."""
         self._ports: dict[int, deque[int]] = {}
         self._leases = 0
         self._leased: dict[int, GpusLeased] = {}
@@ -148,7 +147,7 @@ class RemoteLauncher(Launcher):
     def start_host(
         self, theirs: socket.socket, folder: SessionFolder, log: IO[bytes] | None
     ) -> subprocess.Popen[bytes]:
-        role = {"engine": choosing.as_told(self._engine)}
+        role = {"engine": as_role(self._engine)}
         return host_process.start(_COORDINATOR, role, theirs, folder, log, os.environ)
 
     def wait_for_agents(self, say: Callable[[str], object]) -> None:
@@ -210,10 +209,10 @@ class RemoteLauncher(Launcher):
                 self._leases += 1
                 left = max(0.0, deadline - time.monotonic())
                 place = self._leases, node, world.nodes.count(node)
-                order = LeaseGpus(*place, ranks_per_gpu, left, holder)
-                held.callback(self._channel.send, ReleaseGpus(order.lease, node))
-                self._channel.send(order)
-                found[node] = iter(self._wait_for_gpus(order))
+                lease = LeaseGpus(*place, ranks_per_gpu, left, holder)
+                held.callback(self._channel.send, ReleaseGpus(lease.lease, node))
+                self._channel.send(lease)
+                found[node] = iter(self._wait_for_gpus(lease))
             yield tuple(next(found[node]) for node in world.nodes)
 
     def _turn_of(self, node: int) -> tuple[str, tuple[str, ...]]:
@@ -239,7 +238,7 @@ class RemoteLauncher(Launcher):
         )
 
     def new_port(self, world: World) -> Port:
-        """Where the ranks of a world can meet next: on the machine of rank 0.
+        """Have a port opened where the ranks of a world can meet next, on the machine of rank 0.
 
         Raises:
             NoRankError: that machine is lost, or does not answer.

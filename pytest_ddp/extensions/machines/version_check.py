@@ -15,7 +15,7 @@ _MISSING = "none"
 
 
 def versions() -> dict[str, str]:
-    """What must be the same on all machines: versions, and the current folder."""
+    """Return what must be the same on all machines: versions, and the current folder."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -30,7 +30,7 @@ def other_version(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
 
     Args:
         ours: the versions of node 0.
-        theirs: those of another node.
+        theirs: the versions of another node.
     """
     for name, version in ours.items():
         if (other := theirs.get(name, _MISSING)) != version:

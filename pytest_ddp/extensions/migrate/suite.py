@@ -18,7 +18,7 @@ class Function:
     """A function or method, or all code outside of them."""
 
     name: str
-    """As in a node id, ``TestSum::test_all``; empty for code outside of functions."""
+    """The name as in a node id, ``TestSum::test_all``; empty for code outside of functions."""
     line: int
     mentions: frozenset[str]
     """Qualified names: ``torch.multiprocessing.spawn``, ``.helpers.run``, ``_worker``,
@@ -45,7 +45,7 @@ class Class:
     marks: frozenset[str]
     methods: frozenset[str]
     sizes: frozenset[int] = frozenset()
-    """As of :class:`Function`."""
+    """The same as of :class:`Function`."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Module:
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
-        """Its dotted name, with all folders above it."""
+        """The module's dotted name, with all folders above it."""
         parts = self.path.with_suffix("").parts
         return parts[:-1] if parts[-1] == "__init__" else parts
 
@@ -440,7 +440,7 @@ def _is_pytestmark(targets: list[ast.expr]) -> bool:
 INIT = "torch.distributed.init_process_group"
 IS_INITIALIZED = "torch.distributed.is_initialized"
 DEFAULT = "default="
-"""Before each default of a parameter that is a string, in the mentions of its function."""
+"""A mark before each default of a parameter that is a string, in the mentions of its function."""
 _ASKED_FOR = {f"torch.distributed.{name}" for name in ("get_rank", "get_world_size")}
 """They raise without a group."""
 _SIZES = {"world_size", "nprocs", "nproc", "num_processes", "nproc_per_node"}

@@ -30,7 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class _Noting:
-    """In each process that runs ddp tests, xdist workers among them."""
+    """A plugin in each process that runs ddp tests, xdist workers among them."""
 
     def pytest_ddp_test_finished(
         self, item: pytest.Item, reports: Sequence[pytest.TestReport]

@@ -33,7 +33,7 @@ class TestRow:
     """0 if it is unknown."""
     backend: str
     seconds: float
-    """Of all phases."""
+    """The seconds of all phases."""
 
     @property
     def is_bad(self) -> bool:
@@ -52,7 +52,7 @@ class FailureRow:
     nodeid: str
     phase: str
     text: str
-    """As a terminal shows it, with its sequences for colours."""
+    """The text as a terminal shows it, with its sequences for colours."""
     code: str
     """``DDP-001``; empty for none."""
     picture: str

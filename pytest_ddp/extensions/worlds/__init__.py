@@ -16,4 +16,4 @@ Files of one test, in a folder of the pytest process:
 PARAMETER = "_ddp_world"
 """The fixture by which pytest parametrizes a test with its worlds."""
 EXTENSION = "worlds"
-"""Its name as a sender of data, and as an argument of the mark."""
+"""The extension's name as a sender of data, and as an argument of the mark."""

@@ -18,12 +18,13 @@ ROUNDING_RUNS = 3
 """Further runs with rounding, of whose largest difference that is a multiple."""
 FLOOR = 64.0
 _SHRUNK = 1e-9
-"""In float64: what right programs differ by is below it, relative to the largest value; wrong ones
-differ by 1e-3 or more."""
+"""The limit in float64: what right programs differ by is below it, relative to the largest value;
+wrong ones differ by 1e-3 or more."""
 _SHRINKS = 1e-3
 """A difference that is rounding is this much smaller in float64, at least."""
 _NATURAL = 1 / 8
-"""Of a difference by rounding that is enlarged 16 times: what rounding itself makes, at most."""
+"""What rounding itself makes, at most, as a share of a difference by rounding that is enlarged 16
+times."""
 _SHOWN = 8
 """Rows of the table in a failure."""
 
@@ -75,7 +76,9 @@ def is_reached(found: Comparison, more: Sequence[Table]) -> bool:
 
 
 def unrepeated(comparisons: Iterable[Comparison]) -> list[Comparison]:
-    """Those of a repeated run that differ more than rounding, which is not enlarged there, may."""
+    """The comparisons of a repeated run whose difference is more than rounding makes, which is not
+    enlarged there.
+    """
     return [
         one
         for one in comparisons

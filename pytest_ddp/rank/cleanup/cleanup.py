@@ -59,7 +59,8 @@ _LIMITS = {
 }
 _getrlimit = resource.getrlimit
 _getsignal: Any = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
-"""Without the search for the handler's name, which only a changed handler needs."""
+"""Python's function without the search for the handler's name, which only a changed handler
+needs."""
 _function_modes: Callable[[], int] = getattr(torch._C, "_len_torch_function_stack", lambda: 1)
 _is_alive, _join = threading.Thread.is_alive, threading.Thread.join
 """Bound here, as a test may patch the methods of all threads."""

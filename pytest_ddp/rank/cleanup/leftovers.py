@@ -13,7 +13,7 @@ from typing import Any
 from pytest_ddp.system.stdlib import os, subprocess
 
 TRACKER = "resource_tracker import main"
-"""In the command line of a resource tracker: multiprocessing's, and joblib's."""
+"""A part of the command line of a resource tracker: multiprocessing's, and joblib's."""
 _KEY = "tempdir"
 
 

@@ -40,7 +40,7 @@ _NOTES = frozenset({"__warningregistry__", "__annotations__"})
 _CODE = (FunctionType, type, staticmethod, classmethod, property)
 _CONTAINERS = (list, set, frozenset, deque, tuple)
 _IMMUTABLE = (tuple, frozenset)
-"""Their items cannot change, and are examined themselves."""
+"""Types of containers whose items cannot change, and are examined themselves."""
 _WEAK = (weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 
 Content: TypeAlias = dict[Any, Any]
@@ -84,7 +84,8 @@ class ModuleState:
         self._codes: list[tuple[Any, Content]] = []
         """Namespaces of modules and classes of which only code counts, with their values."""
         self._kinds: dict[int, _Kind] = {}
-        """By the id of the type, since a metaclass may define what its classes are equal to."""
+        """Kinds of objects by the id of the type, since a metaclass may define what its classes are
+        equal to."""
         self._seen: dict[int, Any] = {}
         """Examined objects by id; kept alive, so that no other object gets the id of one."""
         self._todo: list[Any] = []

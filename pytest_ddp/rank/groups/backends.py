@@ -1,4 +1,4 @@
-"""Which backends torch has in this rank, and what their counters allow to conclude.
+"""The backends that torch has in this rank, and what their counters allow to conclude.
 
 A proof rests on the sequence numbers of a backend's collectives. torch numbers those of gloo and
 NCCL, with the same numbers on all ranks, from Python and C++. Nothing is known of any other

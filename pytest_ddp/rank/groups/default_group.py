@@ -42,7 +42,7 @@ _GETTERS = ("_get_default_store", "_get_process_group_store")
 
 
 def _no_group() -> None:
-    """In place of a weak reference to a group."""
+    """Stand in for a weak reference to a group."""
 
 
 class PrefixedStore(PrefixStore):

@@ -19,7 +19,8 @@ from pytest_ddp.system.stdlib import json, mmap, os
 _SLOT = 1024
 """Bytes for one process: the length of its note, and the note."""
 _SLOTS = 16
-"""Of two processes whose numbers leave the same remainder, one is shown."""
+"""Places for processes: of two whose numbers leave the same remainder, one is
+shown."""
 _LENGTH = 2
 
 
@@ -33,7 +34,7 @@ class ForkedWaits:
             groups: the names of groups that exist in the rank; read in each forked process.
         """
         self.inherited: set[str] = set()
-        """In a forked process, the groups that were made before the fork; empty in the rank."""
+        """The groups, in a forked process, that were made before the fork; empty in the rank."""
         self._groups = groups
         self._map = mmap.mmap(-1, _SLOT * _SLOTS)
         os.register_at_fork(after_in_child=self._inherit)
@@ -81,7 +82,7 @@ class ForkedWaits:
 
 
 def _name() -> str:
-    """This process, for readers."""
+    """The name of this process, for readers."""
     # Nothing is imported here: a process that uses none of them has not imported them either.
     loader: Any = sys.modules.get("torch.utils.data")
     worker = loader.get_worker_info() if loader is not None else None

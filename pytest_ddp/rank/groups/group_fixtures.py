@@ -1,4 +1,4 @@
-"""Which fixtures depend on the process group of their set-up, or need all ranks."""
+"""The fixtures that depend on the process group of their set-up, or need all ranks."""
 
 from __future__ import annotations
 

@@ -46,14 +46,14 @@ class CallJournal(Recorder):
         self._unnumbered: Counter[str] = Counter()
         """Collectives called from Python on groups whose backend does not number them."""
         self._promises: dict[str, Promises] = {}
-        """By group name, from the first look-up on."""
+        """Promises of backends by group name, from the first look-up on."""
         self.sent: Counter[tuple[str, int, int]] = Counter()
         """Messages sent in this test, by group, receiver and tag."""
         self.received: Counter[tuple[str, int, int]] = Counter()
         """Receives begun in this test, by group, sender and tag; -1 means any sender."""
         self.wide: Counter[tuple[str, str, int, int]] = Counter()
-        """Those of ``sent`` and ``received`` that fixtures wider than the test began in their
-        set-up, by operation and the same key."""
+        """The counts among ``sent`` and ``received`` that fixtures wider than the test began in
+        their set-up, by operation and the same key."""
         self.sites: dict[tuple[str, str, int, int], Site] = {}
         """Where the last message with each key was begun."""
         self.messages = MessageHistory()
@@ -73,7 +73,7 @@ class CallJournal(Recorder):
         self.what: dict[str, int] = {}
         """Digest of this test's collectives, by group: operation, size, dtype, and so on."""
         self.where: dict[str, int] = {}
-        """The same for the calling lines, and for sizes that may legally differ."""
+        """Digest of the calling lines, by group, and of sizes that may legally differ."""
         self._counted: dict[int, int] = {}
         """Operations on its group that each thread in a ``monitored_barrier`` found there."""
         self.forked = ForkedWaits(self.made)
@@ -126,7 +126,9 @@ class CallJournal(Recorder):
         return self._promises.get(name, NO_PROMISES).recorded
 
     def _collectives(self, group: dist.ProcessGroup, name: str) -> int:
-        """As :meth:`collectives`; 0 on all ranks where the backend has no sequence numbers."""
+        """The number of collectives, as :meth:`collectives` has it; 0 on all ranks where the
+        backend has no sequence numbers.
+        """
         promises = self.promises(group, name)
         if not promises.numbered:
             return 0

@@ -102,7 +102,7 @@ _made: dict[int, tuple[weakref.ref[Any], str, str]] = {}
 """Kind and name of each store that may still be held, by a number of its own."""
 _numbers = itertools.count()
 ports: set[str] = set()
-"""Those at which this process has made a ``TCPStore``, as server or client."""
+"""The ports at which this process has made a ``TCPStore``, as server or client."""
 
 
 def watch() -> None:

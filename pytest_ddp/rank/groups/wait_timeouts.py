@@ -44,7 +44,7 @@ class WaitTimeouts:
         return min((known for known in (own, left) if known is not None), default=None)
 
     def left_of_receive(self, call: Operation) -> float | None:
-        """The same for a receive, to which the timeout of its group applies."""
+        """Seconds until a receive goes on, to which the timeout of its group applies."""
         seconds = _seconds_of(call.group)
         waited = self._looked - self._since
         return self.left(call, None if seconds is None else seconds - waited)

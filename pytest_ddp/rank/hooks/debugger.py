@@ -75,7 +75,8 @@ class RankDebugger:
         self._history = history
         self._in_test = self._holds = self._continued = False
         self._peers_wait = False
-        """In torch.distributed.breakpoint, until the user's first command here."""
+        """Whether the other ranks wait in torch.distributed.breakpoint, until the user's first
+        command here."""
         self._lifts = False
         self._timeouts: list[tuple[Any, timedelta]] = []
         self._lifting = threading.RLock()

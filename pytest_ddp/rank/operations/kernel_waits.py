@@ -1,4 +1,4 @@
-"""In which system call the kernel has put a thread of this process to sleep.
+"""The system call in which the kernel has put a thread of this process to sleep.
 
 What a thread waits for in C cannot be read from its Python frames: ``sleep``, ``flock`` and
 ``lock.acquire`` leave the frame of their caller. ``/proc/self/task/TID/syscall`` has the number of

@@ -1,4 +1,4 @@
-"""The wrappers of the methods of ``ProcessGroup`` and ``Work``.
+"""The wrappers of the methods of ``ProcessGroup``, ``Work`` and a ``Work``'s future.
 
 They stand below torch's Python functions, so that neither these nor torch.compile notice them. They
 do not see what C++ issues without Python (DDP's reducer).
@@ -12,12 +12,14 @@ from datetime import timedelta
 from sys import _getframe
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from pytest_ddp.rank.operations.operation import Given, new_named
 from pytest_ddp.rank.operations.origins import called_by_user
 from pytest_ddp.rank.operations.stream import Operations
 from pytest_ddp.rank.operations.table import BY_METHOD, Form
+from pytest_ddp.rank.operations.works import FutureOrigin
 from pytest_ddp.system.stdlib import threading
 
 _MONITORED = "monitored_barrier"
@@ -29,10 +31,11 @@ _PASSES_ON = frozenset(
         *("exception", "is_success"),
     }
 )
-"""Those that pass it on to where a wait is not seen."""
+"""Methods of a ``Work`` that pass it on to where a wait is not seen."""
 
 _group: Any = dist.ProcessGroup
 _work: Any = dist.Work
+_future: Any = torch.Future
 
 
 def watch_python(operations: Operations) -> Callable[[], None]:
@@ -46,6 +49,9 @@ def watch_python(operations: Operations) -> Callable[[], None]:
     naming = _naming(operations, _group._set_group_name)
     _replace(undo, _group, "_set_group_name", naming)
     _replace(undo, _work, "wait", _waiting(operations, _work.wait))
+    _replace(undo, _work, "get_future", _giving_future(operations, _work.get_future))
+    _replace(undo, _future, "then", _chaining(operations, _future.then))
+    _replace(undo, _future, "wait", _waiting_for_future(operations, _future.wait))
     return undo.close
 
 
@@ -167,6 +173,50 @@ def _limit(timeout: Any = None) -> float | None:
     """The timeout given to ``wait`` in seconds; torch takes zero for no timeout."""
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else 0.0
     return seconds if seconds > 0 else None
+
+
+def _giving_future(operations: Operations, original: Any) -> Callable[..., Any]:
+    def get_future(work: dist.Work) -> Any:
+        future = original(work)
+        if (operation := operations.works.get(work)) is not None:
+            operations.futures[future] = FutureOrigin(operation, is_derived=False)
+        return future
+
+    return get_future
+
+
+def _chaining(operations: Operations, original: Any) -> Callable[..., Any]:
+    def then(future: Any, callback: Any) -> Any:
+        derived = original(future, callback)
+        if (origin := operations.futures.get(future)) is not None:
+            operations.futures[derived] = origin._replace(is_derived=True)
+        return derived
+
+    return then
+
+
+def _waiting_for_future(operations: Operations, original: Any) -> Callable[..., Any]:
+    def wait(future: Any) -> Any:
+        origin = operations.futures.get(future)
+        if origin is None:
+            return original(future)
+        operation, thread = origin.operation, threading.get_ident()
+        operations.waiting[thread] = operation
+        operations.recorder.waits(operation)
+        error: BaseException | None = None
+        try:
+            return original(future)
+        except BaseException as raised:
+            # A callback of the user's may have raised: that says nothing about the operation.
+            error = None if origin.is_derived else raised
+            raise
+        finally:
+            operations.waiting.pop(thread, None)
+            operation.is_waited = True
+            operations.recorder.waited(operation, error)
+            operations.announce_end_of_wait(operation, error)
+
+    return wait
 
 
 def watch_uses(operations: Operations) -> Callable[[], None]:

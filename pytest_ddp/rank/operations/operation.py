@@ -139,7 +139,7 @@ class Operation:
 
     @property
     def form(self) -> Form:
-        """Its row in :mod:`pytest_ddp.rank.operations.table`."""
+        """The operation's row in :mod:`pytest_ddp.rank.operations.table`."""
         return self.described.form
 
     @property
@@ -154,7 +154,7 @@ class Operation:
 
     @property
     def numel(self) -> int | None:
-        """As in :class:`Description`, as what follows."""
+        """The same as in :class:`Description`, like what follows."""
         return self.described.numel
 
     @property

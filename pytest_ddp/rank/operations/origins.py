@@ -29,7 +29,7 @@ def user_line(frame: FrameType | None) -> str:
 
 
 def user_frame_of(stack: Iterable[FrameType]) -> FrameType | None:
-    """As :func:`user_frame`, for a stack with its innermost frame first."""
+    """The frame that :func:`user_frame` finds, for a stack with its innermost frame first."""
     best: FrameType | None = None
     rank = _Origin.LIBRARY
     for frame in stack:

@@ -21,5 +21,5 @@ def operations_of_process() -> Operations:
 
 
 def new_stream() -> Operations:
-    """Another one, which wraps what that of the process has wrapped."""
+    """Make another stream, which wraps what the process's one has wrapped."""
     return Operations(_PROVISIONS)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from sys import _current_frames
@@ -29,7 +30,7 @@ from pytest_ddp.rank.operations.operation import Description, Given, Issuer, Ope
 from pytest_ddp.rank.operations.origins import stack_of
 from pytest_ddp.rank.operations.table import Form
 from pytest_ddp.rank.operations.wait import Wait, WaitKind, wait_for, wait_of
-from pytest_ddp.rank.operations.works import OperationsByWork
+from pytest_ddp.rank.operations.works import FutureOrigin, OperationsByWork
 from pytest_ddp.system.stdlib import threading, traceback
 
 
@@ -72,10 +73,12 @@ class Subscriber(Protocol):
         """A wait for its ``Work`` has ended."""
 
     def passed_on(self, operation: Operation) -> None:
-        """Its ``Work`` was given to a Future or to C++, where a wait for it is not seen."""
+        """An operation's ``Work`` was given to a Future or to C++, where not every
+        wait for it is seen.
+        """
 
     def dropped(self, operation: Operation) -> None:
-        """Its ``Work`` is gone, and nothing has waited for it."""
+        """An operation's ``Work`` is gone, and nothing has waited for it."""
 
 
 class Recorder:
@@ -85,16 +88,16 @@ class Recorder:
     """
 
     def before(self, operation: Operation) -> None:
-        """It is issued now, by Python or by a functional collective."""
+        """An operation is issued now, by Python or by a functional collective."""
 
     def returned(self, operation: Operation, error: BaseException | None) -> None:
-        """That issue has returned."""
+        """The call that issued it has returned."""
 
     def waits(self, operation: Operation) -> None:
-        """This thread waits for its ``Work``, or for all of an operation that has none."""
+        """The calling thread waits for its ``Work``, or for all of an operation that has none."""
 
     def waited(self, operation: Operation, error: BaseException | None) -> None:
-        """That wait has ended."""
+        """The wait has ended."""
 
     def group_begins(self, name: str, by_user: bool) -> None:
         """A group gets its name, which an earlier one may have had."""
@@ -132,6 +135,7 @@ class Operations:
         """
         self.describer = Describer()
         self.works = OperationsByWork()
+        self.futures: weakref.WeakKeyDictionary[Any, FutureOrigin] = weakref.WeakKeyDictionary()
         self.recorder = Recorder()
         self.is_watched = False
         """Whether operations go through :meth:`run`: somebody has subscribed, or the recorder takes
@@ -147,11 +151,11 @@ class Operations:
         """Threads that wait for a ``Work`` of no known operation."""
         self.subscriptions: Subscriptions = ()
         self.at_method: Subscriptions = ()
-        """Those called at a method of ``ProcessGroup`` or a functional collective."""
+        """Subscribers called at a method of ``ProcessGroup`` or a functional collective."""
         self.at_operator: Subscriptions = ()
-        """Those called when these call an operator."""
+        """Subscribers called when a method or a functional collective calls an operator."""
         self.at_cpp: Subscriptions = ()
-        """Those called at an operator that C++ calls."""
+        """Subscribers called at an operator that C++ calls."""
         self.local = _Local()
         self._exchanges: dict[int, Operation] = {}
         """The operation of the ``ddp`` fixture that each thread waits in."""
@@ -161,7 +165,7 @@ class Operations:
         self._provided: dict[Needs, Callable[[], None]] = {}
         self._announces_uses = False
         self._with_event: dict[str, Subscriptions] = dict.fromkeys(_EVENTS, ())
-        """Those that are called at an event after the issue, the earliest first."""
+        """Subscribers that are called at an event after the issue, the earliest first."""
         self._lock = threading.RLock()
 
     # ------------------------------------------------------------------ for subscribers
@@ -381,7 +385,7 @@ class Operations:
         self._announce_event("waited", operation, error)
 
     def announce_passed_on(self, operation: Operation) -> None:
-        """A handle was given to where a wait for it is not seen."""
+        """A handle was given to where not every wait for it is seen."""
         self._announce_event("passed_on", operation)
 
     # ------------------------------------------------------------------ inside

@@ -262,7 +262,7 @@ class Dtype(NamedTuple):
     recorded: str
     """The flight recorder's word."""
     nbytes: int
-    """Of an element."""
+    """Bytes of an element."""
 
 
 DTYPES = (
@@ -279,7 +279,7 @@ DTYPES = (
     Dtype("complex64", "ComplexFloat", 8),
     Dtype("complex128", "ComplexDouble", 16),
 )
-"""Those that operations are recorded with; a rare one has its recorded word and no size."""
+"""The dtypes that operations are recorded with; a rare one has its recorded word and no size."""
 
 DTYPE_NAMES = {dtype.recorded: dtype.name for dtype in DTYPES}
 SIZES = {word: dtype.nbytes for dtype in DTYPES for word in (dtype.name, dtype.recorded)}

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_ddp.rank.operations.operation import KEPT, Operation
+
+
+class FutureOrigin(NamedTuple):
+    """What a future needs to complete."""
+
+    operation: Operation
+    is_derived: bool
+    """Whether it also needs a callback of the user's (``then``)."""
 
 
 class OperationsByWork:

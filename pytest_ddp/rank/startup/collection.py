@@ -248,7 +248,7 @@ def _entries(
     folder: Path,
     sort_key: Callable[[os.DirEntry[str]], Any] = lambda entry: entry.name,
 ) -> list[os.DirEntry[str]]:
-    """In place of pytest's ``scandir``: a folder's entries, none for a missing folder."""
+    """A stand-in for pytest's ``scandir``: a folder's entries, none for a missing folder."""
     try:
         with os.scandir(folder) as entries:
             return sorted((entry for entry in entries if entry.path in way), key=sort_key)

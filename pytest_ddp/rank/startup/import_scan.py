@@ -1,4 +1,5 @@
-"""Which installed modules test files import at module level, directly or through the user's code.
+"""The installed modules that test files import at module level, directly or through the user's
+code.
 
 This is read from their text: running them would import the user's code before any rank is known.
 What no text shows, such as an import by a computed name, was observed in the pytest process. What

@@ -56,9 +56,9 @@ class PluginFilter:
         self._options = options
         self._is_own = CodeOwnership().is_own
         self.problems: list[str] = []
-        """Which plugins were left out, and why."""
+        """Plugins that were left out, with reasons."""
         self.left_out: dict[str, str] = {}
-        """The same in short, by the name of the plugin."""
+        """The reasons in short, by the name of the plugin."""
 
     def pytest_plugin_registered(self, plugin: object) -> None:
         module = getattr(plugin, "__module__", None) or getattr(plugin, "__name__", "")
@@ -113,7 +113,7 @@ class PluginFilter:
     def _begin_around(
         self, impl: Any, begin: Callable[..., Any], hook: str, *args: Any
     ) -> Generator[None, Any, Any]:
-        """The same for a hook wrapper, whose code before the ``yield`` is its beginning."""
+        """Begin a hook wrapper, whose code before the ``yield`` is its beginning."""
         around = begin(*args)
         try:
             next(around)

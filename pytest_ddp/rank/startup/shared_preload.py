@@ -134,7 +134,7 @@ class _Watch:
         """Packages that were imported before, and can no longer be left out."""
         self._found: set[str] = set()
         self._importers: dict[str, set[str]] = {}
-        """For each top-level package, those that import it."""
+        """The packages that import each top-level package."""
         self._under_way: list[str] = []
         """Top-level names of the running imports, the innermost last."""
         self._threads = len(threads.hindering())

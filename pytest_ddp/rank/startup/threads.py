@@ -1,4 +1,4 @@
-"""Which threads of the host prevent a fork, which would not have them."""
+"""The threads of the host that prevent a fork, which would not have them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which exception a rank handles while it waits: in its main thread, or where that waits for one.
+"""The exception that a rank handles while it waits: in its main thread, or where that waits for
+one.
 
 Where the handler of an exception communicates and hangs, the exception is the cause. The handler
 may run in a pool's thread, or be a coroutine that awaits such a thread.

@@ -63,7 +63,7 @@ def _make_traced(page: StatusPage, log: TraceLog, start: StartRank) -> Instrumen
 
 
 class TracedPhaseStack(PhaseStack):
-    """Also writes the begin and the end of each phase to the trace."""
+    """A phase stack that also writes the begin and the end of each phase to the trace."""
 
     def __init__(self, page: StatusPage, log: TraceLog) -> None:
         self._log = log
@@ -134,7 +134,9 @@ class OperationTrace(Recorder):
 
 
 class TracedGroup(DefaultGroup):
-    """Also writes how many collectives each group had before the test."""
+    """A default group that also writes to the trace how many collectives each group had before the
+    test.
+    """
 
     def __init__(self, log: TraceLog, world: World, rank: int) -> None:
         operations = operations_of_process()
@@ -151,7 +153,9 @@ class TracedGroup(DefaultGroup):
 
 
 class TracedStatusReporter(StatusReporter):
-    """Also writes what C++ issued without Python: DDP's gradients, functional collectives."""
+    """A status reporter that also writes what C++ issued without Python: DDP's gradients,
+    functional collectives.
+    """
 
     def __init__(
         self, group: DefaultGroup, phase_stack: PhaseStack, side_channel: SideChannel, log: TraceLog

@@ -1,4 +1,4 @@
-"""Which phase of its test a rank is in: pytest's, the user's, and those of torch.
+"""The phase of its test that a rank is in: pytest's, the user's, and those of torch.
 
 The main thread keeps a stack of phases, each with the line that began it, and writes the innermost
 one to the rank's page (:mod:`pytest_ddp.protocol.status_page`). Phases of other threads are not

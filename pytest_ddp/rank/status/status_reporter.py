@@ -185,7 +185,7 @@ class StatusReporter:
         self._ended = False
         self._at_start = False
         self._backwards = phase_stack.backwards
-        """Of tests before."""
+        """The number of backward passes of the tests before."""
 
     def begin(self) -> None:
         """Begin a new test: older entries of the flight recorder are ignored from now on."""

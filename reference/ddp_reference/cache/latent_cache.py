@@ -164,7 +164,7 @@ class Source:
         self._release = None if descriptor is None else weakref.finalize(self, os.close, descriptor)
 
     def adopt(self) -> "Source":
-        """The same file by a descriptor of this process.
+        """Open the same file by a descriptor of this process.
 
         ``path`` leads through /proc to the descriptor of another process and ends with it.
         """

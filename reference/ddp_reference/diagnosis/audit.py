@@ -39,10 +39,11 @@ class Finding:
 
     target: Target
     name: str
-    """Of the parameter or the buffer; ``input 0``; for an activation the module it is in."""
+    """The name of the parameter or the buffer; ``input 0``; for an activation the module it is
+    in."""
     operator: str
-    """For example ``aten.relu_``; empty where no operator says that it writes there: batch
-    norm's statistics, native code, NumPy."""
+    """The operator, for example ``aten.relu_``; empty where no operator says that it writes there:
+    batch norm's statistics, native code, NumPy."""
     place: str
     """``file:line in function`` of the user's code."""
     rank_dependent: bool = False

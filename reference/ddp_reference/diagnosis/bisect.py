@@ -29,7 +29,7 @@ class BlockReport:
 def first_failing_block(
     factory: str, *, ranks: int = 1, timeout: float = 120.0, cwd: Path | None = None
 ) -> BlockReport:
-    """Which block of a model is the first that fails, in construction, forward or backward.
+    """Find the first block of a model that fails, in construction, forward or backward.
 
     ``factory`` names ``module:function``; called without arguments it returns a list of
     functions that build one block each, and a tuple of inputs for the first. Models of the

@@ -61,7 +61,7 @@ def leave(status: int) -> NoReturn:
 
 
 def run(program: list[str]) -> None:
-    """As ``python`` itself would."""
+    """Run a program as ``python`` itself would."""
     if program[0] == "-m":
         sys.argv = program[1:]
         runpy.run_module(program[1], run_name="__main__", alter_sys=True)

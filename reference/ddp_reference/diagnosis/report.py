@@ -23,9 +23,9 @@ class RankEnd:
     finished: bool
     """The program came to its end; an exit code of 0 without that is none."""
     stopped: bool = False
-    """It was still running, and was ended because another rank had died."""
+    """Whether the process was still running, and was ended because another rank had died."""
     phase: str = ""
-    """For example ``DDP construction``; empty outside of what torch tells of."""
+    """The phase, for example ``DDP construction``; empty outside of what torch tells of."""
     place: str = ""
     """``file:line in function`` of the user's code."""
     operator: str = ""

@@ -34,7 +34,7 @@ class TrainConfig:
     stem: Stem
     epochs: int
     batch_size: int
-    """Per rank."""
+    """Number of images of a rank in a step."""
     workers: int
     """Loader processes per rank."""
     learning_rate: float
@@ -71,7 +71,7 @@ class Settings:
     """One run, as the command line describes it."""
 
     name: str
-    """Of the configuration; names the folder of its runs."""
+    """The name of the configuration; names the folder of its runs."""
     data: Path
     log_dir: Path
     index: Path | None
@@ -175,7 +175,7 @@ def _schedule(text: str) -> ResolutionSchedule:
 
 
 def _launched_devices(default: int) -> int:
-    """As many as torchrun has started on this machine, if it was torchrun."""
+    """The number of devices that torchrun has started on this machine, if it was torchrun."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", default))
 
 

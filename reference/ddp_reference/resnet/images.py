@@ -59,7 +59,7 @@ class Batch(NamedTuple):
 
 
 Transform = Callable[[Image.Image, int], Tensor]
-"""From an RGB image and its index to a float32 tensor [3, resolution, resolution]."""
+"""A function from an RGB image and its index to a float32 tensor [3, resolution, resolution]."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from ddp_reference.resnet.agreement import ConfigError, raise_together, require_
 
 @dataclass(frozen=True, slots=True)
 class ResolutionSchedule:
-    """Which resolution each epoch trains on.
+    """The resolution on which each epoch trains.
 
     ``steps`` are pairs (first epoch, pixels), the first of them for epoch 0, in rising
     order of epochs. Raises :class:`ConfigError` otherwise.

@@ -1,4 +1,4 @@
-"""Which rank evaluates which sample."""
+"""The samples that each rank evaluates."""
 
 from __future__ import annotations
 

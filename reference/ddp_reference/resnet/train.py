@@ -32,7 +32,7 @@ from ddp_reference.saying import say_once
 END_SECONDS = 60.0
 """How long rank 0 waits for the ranks that it has started, once it has succeeded."""
 FAILURE_SECONDS = 2.0
-"""The same once it has failed: enough for ranks that have raised the same error, and
+"""How long rank 0 waits once it has failed: enough for ranks that have raised the same error, and
 no use to ranks that wait in a collective for rank 0."""
 
 # What gloo and the store say when a peer's process has ended.

@@ -71,7 +71,7 @@ def _to_bytes(values: npt.NDArray[np.float64]) -> Bytes:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Make the data that the command line asks for."""
     parser = argparse.ArgumentParser(
         prog="python -m ddp_reference.saliency.make_data",
         description="Make a small data set in the layout of MIT1003.",

@@ -43,7 +43,8 @@ def create_mit1003_dataloaders(
     *,
     val_fraction: float = 0.1,
 ) -> tuple[DataLoader[Item], DataLoader[Item]]:
-    """As the function of this name for image files, with ``data_path`` an HDF5 file.
+    """Make loaders as the function of this name does for image files, with ``data_path`` an HDF5
+    file.
 
     The same samples in the same split and order, if the file was made from these images.
     """

@@ -1,4 +1,4 @@
-"""Which samples each rank gets: shuffled and equal in number for training, exact for validation.
+"""The samples that each rank gets: shuffled and equal in number for training, exact for validation.
 
 For training on several ranks torch's own ``DistributedSampler`` is right: it gives
 every rank equally many samples, by repeating up to ``world_size - 1`` of them. The

@@ -1,4 +1,4 @@
-"""Which samples a rank sees, in which order, and how much each one counts."""
+"""The samples that a rank sees, in which order, and how much each one counts."""
 
 import math
 from collections.abc import Iterator

@@ -44,7 +44,7 @@ class ConfigError(ValueError):
 
 
 class PeerFailureError(RuntimeError):
-    """Another rank failed first; the message says which one and how."""
+    """Raised because another rank failed first; the message says which one and how."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,12 +150,14 @@ def build_model(stage: Stage, config: TrainConfig) -> nn.Module:
 
 
 def build_optimizer(model: nn.Module, config: TrainConfig) -> Optimizer:
-    """For the parameters of the *wrapped* model."""
+    """Build the optimizer for the parameters of the *wrapped* model."""
     return AdamW(model.parameters(), lr=config.learning_rate)
 
 
 def seed_rank(seed: int, rank: int) -> None:
-    """From the wrap on, anything that draws at random draws differently on each rank."""
+    """Seed this rank: from the wrap on, anything that draws at random draws differently on each
+    rank.
+    """
     random.seed(mix(seed, rank, 1))
     torch.manual_seed(mix(seed, rank, 2))
     numpy = sys.modules.get("numpy")  # torch imports it where there is one
@@ -188,7 +190,7 @@ def train_diffusion(config: TrainConfig) -> Summary:
 
 
 def train_consistency(config: TrainConfig) -> Summary:
-    """From a noisy latent to the clean one in a single step."""
+    """Train a model that goes from a noisy latent to the clean one in a single step."""
     return run(STAGES["consistency"], config)
 
 

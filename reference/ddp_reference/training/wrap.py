@@ -1,4 +1,4 @@
-"""From a model on its device to a model that trains on all ranks: wrap, compile, precision."""
+"""Makes of a model on its device a model that trains on all ranks: wrap, compile, precision."""
 
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -260,7 +260,7 @@ def _maybe_compile(model: nn.Module, config: TrainConfig, when: CompileOrder) ->
 
 
 def autocast(config: TrainConfig, world: World) -> AbstractContextManager[None]:
-    """For one forward pass, never longer: autocast keeps its bf16 copies of the weights
+    """Autocast for one forward pass, never longer: autocast keeps its bf16 copies of the weights
     until its end, and would go on using them after an optimizer step.
 
     FSDP casts for itself, by its mixed precision.

@@ -23,7 +23,7 @@ from ddp_reference.windows.callbacks import (
 from ddp_reference.windows.window import DateWindow, parse_date
 
 _VAL_SHARE = 5
-"""Without dates, the last fifth of the archive is for validation."""
+"""The share that is for validation: without dates, the last fifth of the archive."""
 
 
 class ConfigError(ValueError):

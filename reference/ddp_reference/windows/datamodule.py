@@ -31,7 +31,7 @@ class Rebuild:
     """One entry of the rebuild log."""
 
     split: Split
-    """Which data were rebuilt."""
+    """The data that were rebuilt."""
     version: int
     """Number of this rebuild in its split, equal on all ranks."""
     rank: int

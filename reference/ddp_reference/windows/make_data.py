@@ -26,7 +26,7 @@ FloatArray = npt.NDArray[np.float64]
 _NEIGHBOURS = 3
 _MIN_STATIONS = 6
 _WAVES = np.array([[3.0, 1.0, 36.0], [1.0, 4.0, 60.0], [2.0, 2.0, 90.0]])
-"""For each wave: cycles along x, cycles along y, period in hours."""
+"""The waves, each with cycles along x, cycles along y, period in hours."""
 
 
 @dataclass(frozen=True)

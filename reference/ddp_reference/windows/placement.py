@@ -1,4 +1,4 @@
-"""Which rank this process is, asked at the moment when it is sure to be known."""
+"""The rank that this process is, asked at the moment when it is sure to be known."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class DateWindow:
 
     @property
     def length(self) -> timedelta:
-        """From start to end."""
+        """The length from start to end."""
         return self.end - self.start
 
     def contains(self, moment: datetime) -> bool:

@@ -37,15 +37,15 @@ def _names(report: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("job", JOBS[2:], ids=str)
-def test_a_red_job_tells_why(job: Job, tmp_path: Path, python: Path) -> None:
+def test_a_red_job_shows_why(job: Job, tmp_path: Path, python: Path) -> None:
     checkout = Checkout(tmp_path, python)
     codes = checkout.run(job)
     log = checkout.read("log")
     assert 1 in codes, log
     (report,) = checkout.directory.rglob("junit.xml")
     if "test_hangs" in _names(report):
-        told = (*checkout.directory.glob("annotated"), *checkout.directory.rglob("summary.md"))
-        assert any("deadlock&#58; rank 1 waits" in file.read_text() for file in told), log
+        shown = (*checkout.directory.glob("annotated"), *checkout.directory.rglob("summary.md"))
+        assert any("deadlock&#58; rank 1 waits" in file.read_text() for file in shown), log
     left = {file.suffix for file in report.parent.rglob("*test_hangs*")}
     assert left >= {".json", ".html"}, log
 

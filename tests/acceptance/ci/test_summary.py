@@ -52,7 +52,7 @@ def finished(new_suite: Callable[[], Suite]) -> Finished:
     return suite.run(*WRITTEN, *LOADFILE)
 
 
-def test_failures_are_told_with_their_verdict(finished: Finished) -> None:
+def test_failures_are_reported_with_their_verdict(finished: Finished) -> None:
     summary = _summary(finished.directory, "reports")
     assert summary.returncode == 0, summary.stderr
     assert summary.stdout.startswith("### Tests: 2 failed, 1 passed, 1 skipped\n")
@@ -61,16 +61,16 @@ def test_failures_are_told_with_their_verdict(finished: Finished) -> None:
     assert "&lt;/pre&gt;" in summary.stdout
 
 
-def test_reasons_of_skips_are_told(finished: Finished) -> None:
-    (told,) = [
+def test_reasons_of_skips_are_reported(finished: Finished) -> None:
+    (shown,) = [
         line
         for line in _summary(finished.directory, "reports").stdout.splitlines()
         if line.startswith("1 skipped: ")
     ]
-    assert "GPU" in told or "NCCL" in told
+    assert "GPU" in shown or "NCCL" in shown
 
 
-def test_an_error_outside_of_tests_is_told(suite: Suite) -> None:
+def test_an_error_outside_of_tests_is_reported(suite: Suite) -> None:
     suite.write("test_outside.py", OUTSIDE)
     finished = suite.run(*WRITTEN, *LOADFILE)
     finished.assert_outcomes(passed=2)
@@ -92,7 +92,7 @@ def staying(suite: Suite) -> Running:
     return running
 
 
-def test_a_cancelled_session_tells_what_it_knew(staying: Running) -> None:
+def test_a_cancelled_session_shows_what_it_knew(staying: Running) -> None:
     staying.process.send_signal(signal.SIGINT)
     finished = staying.finish(60)
     assert finished.returncode == pytest.ExitCode.INTERRUPTED, finished.tail()
@@ -103,7 +103,7 @@ def test_a_cancelled_session_tells_what_it_knew(staying: Running) -> None:
     assert summary.returncode == 0
 
 
-def test_a_terminated_session_tells_what_it_knew(staying: Running) -> None:
+def test_a_terminated_session_shows_what_it_knew(staying: Running) -> None:
     staying.process.send_signal(signal.SIGTERM)
     finished = staying.finish(60)
     summary = _summary(finished.directory, "reports")

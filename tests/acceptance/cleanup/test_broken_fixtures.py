@@ -128,7 +128,7 @@ def finished(new_suite: Callable[[], Suite]) -> Finished:
 
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_is_told_of_the_test_that_had_it(finished: Finished, kind: str, error: str) -> None:
+def test_each_is_shown_with_the_test_that_had_it(finished: Finished, kind: str, error: str) -> None:
     result = finished[f"test_{kind}_and_next[{error}]"]
     assert result.verdict == ("error" if kind == "breaks_up" else "passed+error")
     assert error in result.text

@@ -60,7 +60,7 @@ def test_a_failure_is_a_failure_and_nothing_else(run: Finished, name: str) -> No
     assert run[name].verdict == "failed"
 
 
-def test_a_peer_that_waits_is_told_of_the_end(run: Finished) -> None:
+def test_a_peer_that_waits_is_shown_the_end(run: Finished) -> None:
     said = "rank 0: stopped in call, waiting in barrier #1 of the default group at test_suite.py"
     assert said in flat(run["test_peer_waits"].text)
 

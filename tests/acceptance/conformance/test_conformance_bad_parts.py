@@ -134,7 +134,7 @@ FATES_OF_KINDS = {
     ("training", "crashes"): ("failed", "rank 1 died of SIGSEGV"),
     ("training", "leaves"): ("failed", "rank 0 raised SystemExit: 3"),
 }
-"""For the first guarantee of each kind."""
+"""Fates for the first guarantee of each kind."""
 
 FIRST = {"sampler": "SMP-01", "datamodule": "WIN-01", "metric": "MET-01", "training": "LIF-01"}
 

@@ -135,20 +135,20 @@ def test_what_is_expected_ends_in_0_and_is_strict(tmp_path: Path) -> None:
     assert found["reason"].endswith("(issue 13), but holds; remove it from expected_failures")
 
 
-def test_a_generator_that_is_not_seen_is_told_or_named_by_the_subject(tmp_path: Path) -> None:
+def test_a_generator_that_is_not_seen_is_reported_or_named_by_the_subject(tmp_path: Path) -> None:
     parts = ("parts:crops", "parts:NAMED", "--as", "loader", "-t", "augments", "-t", "pads")
     done = run(
         written(tmp_path, parts=OWN_GENERATOR),
         *("ddp_conformance", *parts, "-w", "2", "--check", "SMP-07", "--report", "report.json"),
     )
     found = done.verdict("SMP-07", "crops")
-    told = "global generators only: it has no drawn="
-    assert (found["verdict"], found["reason"]) == ("passed", told)
+    shown = "global generators only: it has no drawn="
+    assert (found["verdict"], found["reason"]) == ("passed", shown)
     named = done.verdict("SMP-07", "named")
     assert named["verdict"] == "failed"
     assert "named draws 0.637, 0.04097, 0.2698 for rank 0 in epoch 0 as for" in named["witness"][0]
     assert any(
-        line.startswith("  SMP-07") and line.endswith(told) for line in done.text.split("\n")
+        line.startswith("  SMP-07") and line.endswith(shown) for line in done.text.split("\n")
     )
 
 
@@ -306,7 +306,7 @@ def test_what_is_written_in_c_is_a_program_too(monkeypatch: pytest.MonkeyPatch) 
     assert subject_at("training", "os:getpid", ()).name == "getpid"
 
 
-def test_factories_of_one_name_are_told_apart(
+def test_factories_of_one_name_are_distinguished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(written(tmp_path, some=PARTS, others=PARTS)))

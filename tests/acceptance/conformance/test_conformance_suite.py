@@ -137,9 +137,9 @@ HASHED = """
 
 
     def of_rank_zero(case):
-        told = [list(names(case))]
-        dist.broadcast_object_list(told, src=0)
-        return dealt_out(case, told[0])
+        given = [list(names(case))]
+        dist.broadcast_object_list(given, src=0)
+        return dealt_out(case, given[0])
 
 
     @parametrize_with_checks(
@@ -160,7 +160,7 @@ BY_VARIABLE = "hash seed shared by PYTHONHASHSEED"
 
 
 @pytest.mark.parametrize(
-    ("method", "seed", "told"),
+    ("method", "seed", "given"),
     [
         ("fork", None, ["failed", "passed", "passed", "failed", "passed"]),
         ("spawn", None, ["failed", "passed", "passed", "failed", "passed"]),
@@ -168,7 +168,7 @@ BY_VARIABLE = "hash seed shared by PYTHONHASHSEED"
     ],
 )
 def test_the_order_of_a_set_shows(
-    suite: Suite, method: str, seed: str | None, told: Sequence[str]
+    suite: Suite, method: str, seed: str | None, given: Sequence[str]
 ) -> None:
     suite.write("test_hashed.py", HASHED)
     options = ("-p", "ddp_conformance.plugin", "--ddp-conformance-report=report.json")
@@ -178,7 +178,7 @@ def test_the_order_of_a_set_shows(
     judged = json.loads((suite.directory / "report.json").read_text())["verdicts"]
     by_name = {one["subject"]: one["reason"] or one["verdict"] for one in judged}
     names = ("of_a_set", "of_a_sorted_set", "of_rank_zero", "of_a_set_by_lambda", "of_a_lambda")
-    assert [by_name[name] for name in names] == told
+    assert [by_name[name] for name in names] == given
 
 
 SERVED = """

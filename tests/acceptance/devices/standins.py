@@ -1,4 +1,4 @@
-"""GPUs that machines of a cluster tell of and do not have.
+"""GPUs that machines of a cluster list and do not have.
 
 Each process of a machine finds them as it would find others: ``nvidia-smi`` lists those of the
 machine's name, and beside torch's libraries lies one for CUDA. Of torch itself, what ranks ask of

@@ -53,7 +53,7 @@ SOURCE = """
 
 
     def test_good_and_unequal(ddp):
-        for _ in range(ddp.rank):  # nobody can tell: it gives its collectives no numbers
+        for _ in range(ddp.rank):  # nobody can know: it gives its collectives no numbers
             dist.all_reduce(torch.zeros(1))
 
 

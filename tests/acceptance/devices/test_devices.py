@@ -1,6 +1,6 @@
-"""What ranks work on, on a machine whose tools tell of two GPUs.
+"""What ranks work on, on a machine whose tools list two GPUs.
 
-The GPUs are told of and never touched: what a rank asks of CUDA is written down instead. So whole
+The GPUs are listed and never touched: what a rank asks of CUDA is written down instead. So whole
 sessions show leases, the layout of ranks and ``ddp.device``, and nothing of CUDA itself.
 """
 
@@ -195,7 +195,7 @@ def test_what_cannot_be_had_is_a_skip(finished: Finished, name: str, reason: str
     assert reason in finished[f"test_{name}"].text
 
 
-def test_contradictions_are_told_at_collection(two_gpus: Callable[..., Finished]) -> None:
+def test_contradictions_are_reported_at_collection(two_gpus: Callable[..., Finished]) -> None:
     finished = two_gpus("test_wrong.py", CONTRADICTIONS)
     assert finished.returncode == pytest.ExitCode.INTERRUPTED
     for text in (

@@ -13,16 +13,16 @@ HELPERS = """
         rank = os.environ.get("RANK", "none")
         return Path(os.environ["LEFT"], f"{name}.{rank}.{os.getpid()}")
 
-    def tell(name, text="done"):
+    def note(name, text="done"):
         # Unbuffered: nothing but the handler itself is to bring it there.
         place(name).write_bytes(text.encode())
 """
 CONFTEST = """
     import atexit
 
-    from helpers import tell
+    from helpers import note
 
-    atexit.register(tell, "atexit_of_conftest")
+    atexit.register(note, "atexit_of_conftest")
 """
 INSTALLED = """
     import atexit
@@ -59,7 +59,7 @@ LEAVES = """
     import installed_folder
     import installed_party
     import pytest
-    from helpers import place, tell
+    from helpers import place, note
 
     pytestmark = pytest.mark.ddp(world_size=2)
     KEEP = []
@@ -69,16 +69,16 @@ LEAVES = """
 
     def finish_late(name):
         time.sleep(0.5)
-        tell(name)
+        note(name)
 
-    atexit.register(tell, "atexit")
+    atexit.register(note, "atexit")
     atexit.register(print, "a print in a handler does no harm")
     THING = Thing()
-    weakref.finalize(THING, tell, "weakref")
-    multiprocessing.util.Finalize(None, tell, ("finalize",), exitpriority=1)
+    weakref.finalize(THING, note, "weakref")
+    multiprocessing.util.Finalize(None, note, ("finalize",), exitpriority=1)
 
     DIRECTORY = tempfile.TemporaryDirectory()
-    tell("directory", DIRECTORY.name)
+    note("directory", DIRECTORY.name)
 
     HANDLER = logging.handlers.MemoryHandler(
         1000, flushLevel=99, target=logging.FileHandler(place("logging"), delay=True)
@@ -100,7 +100,7 @@ LEAVES = """
     def accompany():
         while threading.main_thread().is_alive():
             time.sleep(0.02)
-        tell("companion")
+        note("companion")
 
     threading.Thread(target=accompany, name="companion").start()
 
@@ -112,7 +112,7 @@ LEAVES = """
 
         def look():
             child.join(0)
-            tell("daemon", f"{child.exitcode}")
+            note("daemon", f"{child.exitcode}")
 
         # After the daemons have been ended, which has priority 0.
         multiprocessing.util.Finalize(None, look, exitpriority=-1)
@@ -122,8 +122,8 @@ LEAVES = """
     def leave():
         memory = shared_memory.SharedMemory(create=True, size=100)
         KEEP.append(memory)
-        tell("memory", memory.name)
-        atexit.register(tell, "atexit_of_test")
+        note("memory", memory.name)
+        atexit.register(note, "atexit_of_test")
         write(place("text_of_test").open("w"))
         EXECUTOR.submit(finish_late, "executor")
 
@@ -154,7 +154,7 @@ TROUBLES = """
     import pytest
     import torch
     import torch.distributed as dist
-    from helpers import tell
+    from helpers import note
 
     # Each test ends the ranks of the one before it.
     pytestmark = pytest.mark.ddp(world_size=2, isolate=True)
@@ -175,11 +175,11 @@ TROUBLES = """
     @pytest.fixture(autouse=True)
     def clocked(request):
         name = request.node.name.removeprefix("test_")
-        tell(f"began_{name}", str(time.time()))
-        atexit.register(tell, f"first_of_{name}")
+        note(f"began_{name}", str(time.time()))
+        atexit.register(note, f"first_of_{name}")
         yield
-        atexit.register(tell, f"last_of_{name}")
-        tell(f"ended_{name}", str(time.time()))
+        atexit.register(note, f"last_of_{name}")
+        note(f"ended_{name}", str(time.time()))
 
     def test_raises():
         atexit.register(broken)
@@ -219,7 +219,7 @@ ENDLESS = """
     import time
 
     import pytest
-    from helpers import tell
+    from helpers import note
 
     def endless():
         time.sleep(600)  # here it stays
@@ -229,17 +229,17 @@ ENDLESS = """
 
     @pytest.mark.ddp(world_size=2, isolate=True)
     def test_beside_the_endless():
-        tell("ended_beside_the_endless", str(time.time()))
+        note("ended_beside_the_endless", str(time.time()))
 """
 AFTER_THE_ENDLESS = """
     import time
 
     import pytest
-    from helpers import tell
+    from helpers import note
 
     @pytest.mark.ddp(world_size=2, isolate=True)
     def test_after_the_endless():
-        tell("began_after_the_endless", str(time.time()))
+        note("began_after_the_endless", str(time.time()))
 """
 INTERRUPTED = """
     import atexit
@@ -248,16 +248,16 @@ INTERRUPTED = """
 
     import pytest
     import torch.distributed as dist
-    from helpers import tell
+    from helpers import note
 
     def hang():
-        tell("hangs")
+        note("hangs")
         time.sleep(600)
 
     if "RANK" in os.environ:
         if os.environ["HANGS"]:
             atexit.register(hang)
-        atexit.register(tell, "handler")
+        atexit.register(note, "handler")
 
     @pytest.mark.ddp(world_size=2)
     def test_idle():
@@ -265,6 +265,6 @@ INTERRUPTED = """
 
     @pytest.mark.ddp(world_size=3)
     def test_asleep():
-        tell("asleep")
+        note("asleep")
         time.sleep(600)
 """

@@ -16,7 +16,7 @@ STATES = """
 
     torch.multiprocessing.set_sharing_strategy("file_system")
 
-    def tell(file):
+    def note(file):
         # Short enough to be written whole, whoever else writes.
         descriptor = os.open(os.environ[file], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(descriptor, b"%d\\n" % os.getpid())
@@ -24,11 +24,11 @@ STATES = """
 
     def here():
         \"\"\"Tell the outer test that this process is in its state.\"\"\"
-        tell("HERE")
+        note("HERE")
 
     @pytest.fixture(autouse=True)
     def seen():
-        tell("SEEN")
+        note("SEEN")
 
     class Stuck(Dataset):
         def __len__(self):
@@ -36,7 +36,7 @@ STATES = """
 
         def __getitem__(self, index):
             if index == 0:
-                tell("SEEN")
+                note("SEEN")
             if index == 1:
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -173,7 +173,7 @@ LEAVES = """
             return 8
 
         def __getitem__(self, index):
-            tell("SEEN")
+            note("SEEN")
             return torch.ones(1000)
 
     @pytest.mark.ddp(world_size=2)

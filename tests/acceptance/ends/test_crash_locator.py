@@ -19,7 +19,7 @@ from tests.acceptance.ends.phase_examples import PHASES, PHASES_SAID
 from tests.acceptance.suite import Finished, Suite, flat
 
 TRACEBACK_FOLLOWS = "address_space_is_used_up"
-"""An exception, whose place its traceback tells."""
+"""An exception, whose place is in its traceback."""
 IN_A_SMALL_GROUP = """
 
 @ddp2
@@ -50,7 +50,7 @@ def phases(new_suite: Callable[[], Suite]) -> Finished:
 
 
 @pytest.mark.parametrize("name", WAYS_SAID)
-def test_way_to_die_is_told(ways: Finished, name: str) -> None:
+def test_way_to_die_is_reported(ways: Finished, name: str) -> None:
     result, said = ways[f"test_{name}"], WAYS_SAID[name]
     assert result.verdict == "failed"
     assert re.match(said.verdict, result.phase("call").message)
@@ -70,7 +70,7 @@ def test_next_one_passes(ways: Finished) -> None:
 
 
 @pytest.mark.parametrize("name", PHASES_SAID)
-def test_phase_of_a_killed_rank_is_told(phases: Finished, name: str) -> None:
+def test_phase_of_a_killed_rank_is_reported(phases: Finished, name: str) -> None:
     result = phases[f"test_{name}"]
     message = next(report.message for report in result.reports if report.outcome == "failed")
     assert message == f"rank 1 died of SIGKILL in {PHASES_SAID[name]}"

@@ -177,7 +177,7 @@ def test_it_is_an_error_of_the_test_that_others_still_run(
 
 
 @pytest.mark.parametrize("name", ["test_then_communicates", "test_then_exchanges"])
-def test_what_peers_suffer_from_it_is_told_as_its_consequence(
+def test_what_peers_suffer_from_it_is_reported_as_its_consequence(
     while_peers_work: Finished, name: str
 ) -> None:
     result = while_peers_work[name]
@@ -205,7 +205,7 @@ def test_the_next_test_has_all_its_ranks(while_peers_work: Finished) -> None:
         "end",
     ],
 )
-def test_a_death_after_the_verdict_is_told_and_no_success(
+def test_a_death_after_the_verdict_is_reported_and_no_success(
     suite: Suite, moment: str, seconds: float
 ) -> None:
     suite.write("conftest.py", KILLS)
@@ -214,18 +214,18 @@ def test_a_death_after_the_verdict_is_told_and_no_success(
     finished = suite.run(*LOADFILE, env=environment)
     finished.assert_outcomes(passed=2)
     assert finished.returncode == pytest.ExitCode.TESTS_FAILED
-    told = finished.output.partition("error outside of the tests")[2]
-    assert re.search("The rank died of SIGKILL (between two tests|before the end)", flat(told))
+    shown = finished.output.partition("error outside of the tests")[2]
+    assert re.search("The rank died of SIGKILL (between two tests|before the end)", flat(shown))
 
 
 @pytest.mark.parametrize("more", [False, True], ids=["last", "between"])
-def test_the_death_of_an_idle_host_is_told_and_fails_no_test(suite: Suite, more: bool) -> None:
+def test_the_death_of_an_idle_host_is_reported_and_fails_no_test(suite: Suite, more: bool) -> None:
     suite.write("test_it.py", HOST.format(more=more))
     finished = suite.run(*LOADFILE)
     finished.assert_outcomes(passed=2 + more)
     assert finished.returncode == pytest.ExitCode.TESTS_FAILED
-    told = finished.output.partition("error outside of the tests")[2]
-    assert "the host process of the ranks died of SIGKILL between two tests" in flat(told)
+    shown = finished.output.partition("error outside of the tests")[2]
+    assert "the host process of the ranks died of SIGKILL between two tests" in flat(shown)
 
 
 @pytest.mark.skipif(UNDER_XDIST, reason="xdist's workers are not interrupted")

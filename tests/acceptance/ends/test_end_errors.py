@@ -1,4 +1,4 @@
-"""What raises or hangs at a rank's end is told in a line, and keeps nothing else from its end."""
+"""What raises or hangs at a rank's end is shown in a line, and keeps nothing else from its end."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ ENDS = """
 
     REGISTERS = {"atexit": atexit.register, "threads": threading._register_atexit}
 
-    def tell(name):
+    def note(name):
         Path(f"{name}.{os.environ['RANK']}").touch()
 
     @pytest.fixture(autouse=True)
     def around(request):
         name = request.node.name.removeprefix("test_")
         for kind, register in REGISTERS.items():
-            register(tell, f"before_{name}_{kind}")
+            register(note, f"before_{name}_{kind}")
         yield
         for kind, register in REGISTERS.items():
-            register(tell, f"after_{name}_{kind}")
+            register(note, f"after_{name}_{kind}")
 
     def hanging():
         time.sleep(600)  # here it hangs
@@ -87,7 +87,7 @@ ENDS = """
     def test_last():
         dist.all_reduce(torch.ones(1))
 """
-TOLD = {
+SHOWN = {
     "thread_handler_raises": "ValueError: cannot clean up, in broken",
     "thread_handler_exits": "SystemExit: 3",
     "cannot_be_joined": "TypeError: not to be joined, in join",
@@ -119,7 +119,7 @@ def ends(new_suite: Callable[[], Suite]) -> Finished:
 
 
 @pytest.fixture(scope="module")
-def told(ends: Finished) -> list[str]:
+def shown(ends: Finished) -> list[str]:
     """The sections at the end of the run."""
     output = ends.stdout.partition("short test summary info")[0]
     return [flat(text) for text in output.split("ddp: error outside of the tests")[1:]]
@@ -129,10 +129,10 @@ def test_no_test_fails_of_it(ends: Finished) -> None:
     ends.assert_outcomes(passed=len(re.findall(r"def test_", ENDS)))
 
 
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", SHOWN)
 def test_it_is_a_warning_of_one_line(ends: Finished, name: str) -> None:
-    lines = {text for text in ends.warnings if TOLD[name] in text}
-    assert lines == {f"raised at the end of the rank: {TOLD[name]}"}
+    lines = {text for text in ends.warnings if SHOWN[name] in text}
+    assert lines == {f"raised at the end of the rank: {SHOWN[name]}"}
 
 
 def test_the_warning_names_the_line(ends: Finished) -> None:
@@ -141,9 +141,9 @@ def test_the_warning_names_the_line(ends: Finished) -> None:
 
 
 def test_what_would_not_end_fails_the_session_and_an_error_of_pytests_own(
-    ends: Finished, told: list[str]
+    ends: Finished, shown: list[str]
 ) -> None:
-    hanging, unconfigured = sorted(told, key=lambda text: "ValueError" in text)
+    hanging, unconfigured = sorted(shown, key=lambda text: "ValueError" in text)
     assert "rank 1 A handler of threading._register_atexit would not end with" in hanging
     assert f'test_ends.py", line {line_of(ends, "# here it hangs")}, in hanging' in hanging
     assert "ranks 0-1 Traceback" in unconfigured

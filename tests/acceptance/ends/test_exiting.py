@@ -81,7 +81,7 @@ def read(directory: Path) -> dict[tuple[str, int], dict[str, str]]:
 def _content(name: str, file: Path) -> str:
     text = file.read_text()
     if name in ("memory", "directory"):
-        # Of a temporary file the absolute path is told, of shared memory the name.
+        # Of a temporary file the absolute path is shown, of shared memory the name.
         return "gone" if is_gone(SHM / text) else "still there"
     return text
 
@@ -140,7 +140,7 @@ def test_verdict(left: Left, test: str) -> None:
     assert left.finished[f"test_{test}"].verdict == "passed"
 
 
-def test_nothing_is_told_but_the_thread(left: Left) -> None:
+def test_nothing_is_reported_but_the_thread(left: Left) -> None:
     assert "outside of the tests" not in left.finished.output, left.finished.tail()
     (warning,) = left.finished.warnings
     assert "test_leaves_a_thread: left a thread" in warning
@@ -184,18 +184,18 @@ def troubles(new_suite: Callable[[], Suite]) -> Left:
 
 
 @pytest.fixture(scope="module")
-def told(troubles: Left) -> list[str]:
+def shown(troubles: Left) -> list[str]:
     """The sections at the end of the run, each from the names of its ranks on."""
     output = troubles.finished.stdout.partition("short test summary info")[0]
     return [flat(text) for text in output.split("ddp: error outside of the tests")[1:]]
 
 
-def test_what_is_told_fails_the_session_and_no_test(troubles: Left) -> None:
+def test_what_is_reported_fails_the_session_and_no_test(troubles: Left) -> None:
     troubles.finished.assert_outcomes(passed=10, failed=1)
     assert troubles.finished["test_is_killed"].verdict == "failed"
 
 
-def test_handlers_that_raise_are_told_in_a_line(suite: Suite) -> None:
+def test_handlers_that_raise_are_reported_in_a_line(suite: Suite) -> None:
     """For Python it is no reason to fail, and so it is not for us."""
     write(suite, a=TROUBLES)
     finished = run(suite, "-k", "raises", extra=SPAWN).finished
@@ -207,39 +207,39 @@ def test_handlers_that_raise_are_told_in_a_line(suite: Suite) -> None:
         assert re.search(rf"test_a.py:\d+: DdpWarning: {words}: {error}", finished.stdout)
 
 
-def test_a_handler_that_hangs_is_told_with_its_line(troubles: Left, told: list[str]) -> None:
+def test_a_handler_that_hangs_is_reported_with_its_line(troubles: Left, shown: list[str]) -> None:
     source = (troubles.finished.directory / "test_a.py").read_text().splitlines()
     line = 1 + next(n for n, text in enumerate(source) if "# here it hangs" in text)
-    (text,) = (text for text in told if "hanging" in text)
+    (text,) = (text for text in shown if "hanging" in text)
     assert "rank 1 The rank was killed: its last teardown took longer than 10 s" in text
     assert f"test_a.py:{line} in hanging" in text
     assert troubles.seconds("ended_hangs", "began_after_the_hang") >= 10
 
 
-def test_a_handler_that_exits_is_told(told: list[str]) -> None:
-    (text,) = (text for text in told if "exited with code 5" in text)
+def test_a_handler_that_exits_is_reported(shown: list[str]) -> None:
+    (text,) = (text for text in shown if "exited with code 5" in text)
     assert "rank 0 The rank exited" in text
 
 
-def test_an_endless_thread_of_a_test_is_told_with_the_test_alone(
-    troubles: Left, told: list[str]
+def test_an_endless_thread_of_a_test_is_reported_with_the_test_alone(
+    troubles: Left, shown: list[str]
 ) -> None:
     (warning,) = (text for text in troubles.finished.warnings if "stray" in text)
     assert "test_leaves_a_thread: left a thread ('stray') behind; the rank" in warning
-    assert not any("stray" in text for text in told)
+    assert not any("stray" in text for text in shown)
 
 
-def test_an_endless_thread_of_a_module_is_told_with_its_line(
-    troubles: Left, told: list[str]
+def test_an_endless_thread_of_a_module_is_reported_with_its_line(
+    troubles: Left, shown: list[str]
 ) -> None:
-    (text,) = (text for text in told if "'endless'" in text)
+    (text,) = (text for text in shown if "'endless'" in text)
     assert "ranks 0-1 The thread 'endless' would not end with the rank" in text
     assert "# here it stays" in text
 
 
-def test_nothing_else_is_told(told: list[str]) -> None:
+def test_nothing_else_is_reported(shown: list[str]) -> None:
     """Neither of a group that a handler has destroyed, nor of one that prints."""
-    assert len(told) == 3, told
+    assert len(shown) == 3, shown
 
 
 @pytest.mark.parametrize("when", ["first", "last"])

@@ -1,4 +1,4 @@
-"""What a test does to faulthandler and to its signals ends with the test, and is told."""
+"""What a test does to faulthandler and to its signals ends with the test, and is reported."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ HANDLERS = """
     def test_hangs_after_wide(ddp):
         ddp.gather(1) if ddp.rank else time.sleep(600)
 """
-TOLD = {
+SHOWN = {
     "ignore": "the handler of SIGUSR1 (SIG_DFL -> SIG_IGN)",
     "put_back": "",
     "unregister": "faulthandler's handler of SIGUSR1 (on -> off)",
@@ -109,21 +109,21 @@ def run(new_suite: Callable[[], Suite]) -> Finished:
     return suite.run(*LOADFILE, timeout=120)
 
 
-@pytest.mark.parametrize("way", TOLD)
-def test_it_is_told(run: Finished, way: str) -> None:
+@pytest.mark.parametrize("way", SHOWN)
+def test_it_is_reported(run: Finished, way: str) -> None:
     assert run[f"TestEach::test_leaves[{way}]"].verdict == "passed"
     warnings = [text for text in run.warnings if f"test_leaves[{way}]" in text]
-    assert [TOLD[way] in text for text in warnings] == [True] * bool(TOLD[way])
+    assert [SHOWN[way] in text for text in warnings] == [True] * bool(SHOWN[way])
 
 
-@pytest.mark.parametrize("way", TOLD)
+@pytest.mark.parametrize("way", SHOWN)
 def test_the_next_hang_has_its_stacks(run: Finished, way: str) -> None:
     result = run[f"TestEach::test_hangs_after[{way}]"]
     assert "timed out after 4 s" in result.text
     assert "rank 0 in call, most recent call first:\n> test_suite.py" in result.text
 
 
-@pytest.mark.parametrize("way", TOLD)
+@pytest.mark.parametrize("way", SHOWN)
 def test_the_next_crash_has_its_line(run: Finished, way: str) -> None:
     text = run[f"TestEach::test_dies_after[{way}]"].text
     assert "SIGSEGV" in text
@@ -141,6 +141,6 @@ def test_a_hang_after_a_wide_fixture_has_its_stacks(run: Finished) -> None:
     assert "rank 0 in call, most recent call first:" in run["test_hangs_after_wide"].text
 
 
-def test_a_rank_that_cannot_be_asked_is_told_of(run: Finished) -> None:
+def test_a_rank_that_cannot_be_asked_is_named(run: Finished) -> None:
     text = run["test_hangs_unasked"].text
     assert "ranks 0-1 in call gave no stack: it is suspended, or its code ignores" in text

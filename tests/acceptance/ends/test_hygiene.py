@@ -96,7 +96,7 @@ def describe(pid: int) -> str:
 
 
 class Watched:
-    """An inner run whose traces can be told from everybody else's."""
+    """An inner run whose traces can be distinguished from all others."""
 
     def __init__(self, suite: Suite, source: str) -> None:
         self.suite = suite
@@ -200,7 +200,7 @@ def test_the_end_is_the_one_that_was_meant(ended: Ended) -> None:
 # ---------------------------------------------------------------- pytest is ended
 
 STATES_OF_RANKS = {"busy": 2, "blocked": 2, "stuck": 4}
-"""State: number of processes that tell of it, with two ranks."""
+"""State: number of processes that report it, with two ranks."""
 ENDS = {
     signal.SIGINT: (pytest.ExitCode.INTERRUPTED,),
     signal.SIGTERM: (-signal.SIGTERM, 128 + signal.SIGTERM),
@@ -223,8 +223,8 @@ def test_a_signal_leaves_nothing(watched: Watched, state: str, number: signal.Si
 
 def test_interrupt_during_start_leaves_nothing(watched: Watched) -> None:
     """The host is importing torch, and no rank is there yet."""
-    slow = "import os, sys\nif 'torch' in sys.modules:\n    from states import tell, signal\n"
-    slow += "    tell('HERE')\n    signal.pause()\n"
+    slow = "import os, sys\nif 'torch' in sys.modules:\n    from states import note, signal\n"
+    slow += "    note('HERE')\n    signal.pause()\n"
     watched.suite.write("conftest.py", slow)
     for number in (signal.SIGINT, signal.SIGKILL):
         running = watched.start(STATE="busy")

@@ -1,4 +1,4 @@
-"""Ranks that break where no report can tell of it: in their last teardown, or between tests."""
+"""Ranks that break where no report can show it: in their last teardown, or between tests."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ def test_a_broken_last_teardown_is_never_green(suite: Suite, deed: str, words: s
     finished = suite.run(*LOADFILE)
     finished.assert_outcomes(passed=2)
     assert finished.returncode == pytest.ExitCode.TESTS_FAILED
-    told = finished.output.partition("error outside of the tests")[2]
-    assert flat(told).count(words) == 1
+    shown = finished.output.partition("error outside of the tests")[2]
+    assert flat(shown).count(words) == 1
     lines = file.read_text().splitlines()
-    assert f"test_teardown.py:{1 + next(n for n, s in enumerate(lines) if '# here' in s)}" in told
+    assert f"test_teardown.py:{1 + next(n for n, s in enumerate(lines) if '# here' in s)}" in shown
 
 
 LEFT_ALONE = """
@@ -120,7 +120,7 @@ def test_a_teardown_that_misses_a_stopped_rank_names_the_test(suite: Suite) -> N
         ((0, 1), 3, 0.5),
     ],
 )
-def test_a_death_between_tests_is_told_and_does_not_fail_the_next(
+def test_a_death_between_tests_is_reported_and_does_not_fail_the_next(
     suite: Suite, ranks: tuple[int, ...], number: str, world_size: int, seconds: float
 ) -> None:
     fields = {"ranks": ranks, "signal": number, "seconds": seconds, "world_size": world_size}
@@ -128,13 +128,13 @@ def test_a_death_between_tests_is_told_and_does_not_fail_the_next(
     finished = suite.run(*LOADFILE)
     finished.assert_outcomes(passed=3)
     assert finished.returncode == pytest.ExitCode.TESTS_FAILED
-    told = flat(finished.output.partition("error outside of the tests")[2])
+    shown = flat(finished.output.partition("error outside of the tests")[2])
     ends = [f"died of {number} between two tests, after test_between.py::test_before"]
     if not seconds and world_size != 2:
         # No test needs this pool any more, so the rank may be asked for its last teardown
         # before the kernel has ended it.
         ends.append(f"died of {number} before the end of its last teardown")
-    assert any(end in told for end in ends), told
+    assert any(end in shown for end in ends), shown
 
 
 def test_a_rank_that_stands_still_is_no_death_between_tests(suite: Suite) -> None:

@@ -1,4 +1,4 @@
-"""A test that closes descriptors, or writes into them, is told so, and nothing else is guessed."""
+"""A test that closes descriptors, or writes into them, is named, and nothing else is guessed."""
 
 from __future__ import annotations
 
@@ -136,7 +136,8 @@ GARBAGE = "rank 1 was ended because something else wrote into its connection to 
 LOST = "rank 1 lost its connection to pytest"
 CLOSED = ("gloo aborted it", "a descriptor of gloo's was closed")
 LEFT = ("rank 1 exited with code 78", "finds its connection to pytest closed")
-"""By the first of its threads that wants to write there; LOST is by the one that reads."""
+"""The end that comes of the first of its threads that wants to write there; ``LOST`` comes of the
+one that reads."""
 SAID: dict[str, tuple[tuple[str, ...], ...]] = {
     "writes_garbage": ((GARBAGE,),),
     "writes_garbage_alone": ((GARBAGE, " in call"),),
@@ -149,7 +150,7 @@ SAID: dict[str, tuple[tuple[str, ...], ...]] = {
     "closes_epoll": (CLOSED,),
     "unlike_shapes": (("gloo aborted it", "tensors of different shape or dtype"),),
 }
-"""For each test its legal ends, of which one is told: which comes first is a race in the rank."""
+"""For each test its legal ends, of which one is shown: which comes first is a race in the rank."""
 LATE = {"writes_garbage": "passed+error"}
 """Where the rank has passed its call, and more, before pytest has read what it wrote there."""
 
@@ -158,7 +159,7 @@ LATE = {"writes_garbage": "passed+error"}
 def lost(new_suite: Callable[[], Suite]) -> Finished:
     suite = new_suite()
     suite.write("test_lost.py", SOURCE)
-    return suite.run("--ddp-timeout=30", "--ddp-diagnosis=told", timeout=120)
+    return suite.run("--ddp-timeout=30", "--ddp-diagnosis=diagnoses", timeout=120)
 
 
 @pytest.mark.parametrize("name", SAID)
@@ -177,7 +178,7 @@ def test_nothing_else_is_guessed(lost: Finished, name: str) -> None:
 
 
 def test_kind_is_no_want_of_memory(lost: Finished) -> None:
-    records = [json.loads(path.read_text()) for path in (lost.directory / "told").iterdir()]
+    records = [json.loads(path.read_text()) for path in (lost.directory / "diagnoses").iterdir()]
     assert len(records) == len(SAID)
     assert {record["failures"][0]["kind"] for record in records} == {"crash", "exit"}
 

@@ -39,16 +39,16 @@ PRELUDE = """
 
     KEEP = []
 
-    def tell(name):
+    def note(name):
         with open(os.environ["MADE"], "a") as stream:
             stream.write(f"{name}\\n")
 
     def leave(ddp):
         memory = shared_memory.SharedMemory(create=True, size=100)
-        tell(memory.name)
+        note(memory.name)
         spawning = multiprocessing.get_context("spawn")
         queue = spawning.Queue()
-        tell(f"sem.{queue._rlock._semlock.name[1:]}")
+        note(f"sem.{queue._rlock._semlock.name[1:]}")
         batches = iter(DataLoader(torch.arange(99), num_workers=1, persistent_workers=True))
         KEEP.extend([memory, queue, Listener(family="AF_UNIX"), batches, next(batches)])
 
@@ -62,7 +62,7 @@ LEAVING = (
     @pytest.mark.ddp(world_size=2)
     def test_passes_and_leaves(ddp):
         memory = shared_memory.SharedMemory(create=True, size=100)
-        tell(memory.name)
+        note(memory.name)
 
     @pytest.mark.ddp(world_size=2)
     def test_passes_and_leaves_a_listener(ddp):
@@ -111,7 +111,7 @@ WAITING = (
         leave(ddp)
         ddp.barrier()
         if ddp.rank == 0:
-            tell(f"host {os.getppid()}")
+            note(f"host {os.getppid()}")
         signal.pause()
 """
 )

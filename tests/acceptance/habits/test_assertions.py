@@ -167,13 +167,13 @@ TEXTS = {
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_texts(shown: Finished, name: str) -> None:
-    told = [
+    seen = [
         line.removeprefix("E").strip()
         for line in shown[f"test_{name}"].text.splitlines()
         if line.startswith("E")
     ]
     expected = [line.strip() for line in TEXTS[name].strip().splitlines()]
-    assert told[: len(expected)] == expected
+    assert seen[: len(expected)] == expected
 
 
 LARGE = """
@@ -200,6 +200,6 @@ LARGE = """
 """
 
 
-def test_a_large_model_is_told_by_its_digests(suite: Suite) -> None:
+def test_a_large_model_is_compared_by_its_digests(suite: Suite) -> None:
     suite.write("test_large.py", LARGE)
     suite.run().assert_outcomes(passed=1)

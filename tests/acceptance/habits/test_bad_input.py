@@ -1,4 +1,4 @@
-"""Wrong marks, options and suites: told clearly, with pytest's own exit codes."""
+"""Wrong marks, options and suites: reported clearly, with pytest's own exit codes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ PLAIN = "import unittest\n\nimport pytest\n\n\ndef test_plain():\n    print('ran
 
 @pytest.fixture(scope="module")
 def marks(new_suite: Callable[[], Suite]) -> Finished:
-    """One file for each wrong mark: all of them are told in one run."""
+    """One file for each wrong mark: all of them are reported in one run."""
     suite = new_suite()
     for number, arguments in enumerate(MARKS):
         code = f"\n\n@pytest.mark.ddp({arguments})\ndef test_marked(ddp):\n    pass\n"
@@ -80,18 +80,18 @@ def marks(new_suite: Callable[[], Suite]) -> Finished:
 @pytest.mark.parametrize("arguments", MARKS)
 def test_wrong_mark(marks: Finished, arguments: str) -> None:
     file = f"test_mark{list(MARKS).index(arguments)}.py"
-    assert_told(marks, file, f"{file}::test_marked", "@pytest.mark.ddp(", *MARKS[arguments])
+    assert_shown(marks, file, f"{file}::test_marked", "@pytest.mark.ddp(", *MARKS[arguments])
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_mark_in_a_wrong_place(marks: Finished, place: str) -> None:
-    assert_told(marks, f"test_place{list(PLACES).index(place)}.py", *PLACES[place][1])
+    assert_shown(marks, f"test_place{list(PLACES).index(place)}.py", *PLACES[place][1])
 
 
-def assert_told(finished: Finished, file: str, *words: str) -> None:
-    told = [text for nodeid, text in finished.collect_errors.items() if nodeid.startswith(file)]
-    assert len(told) == 1, finished.tail()
-    text = " ".join(told[0].split())
+def assert_shown(finished: Finished, file: str, *words: str) -> None:
+    shown = [text for nodeid, text in finished.collect_errors.items() if nodeid.startswith(file)]
+    assert len(shown) == 1, finished.tail()
+    text = " ".join(shown[0].split())
     for word in words:
         assert word in text
         assert word in finished.flat
@@ -343,7 +343,7 @@ def broken(request: pytest.FixtureRequest, new_suite: Callable[[], Suite]) -> tu
     return suite.run(timeout=40), words
 
 
-def test_broken_host_is_told_with_the_first_test(broken: tuple[Finished, str]) -> None:
+def test_broken_host_is_reported_with_the_first_test(broken: tuple[Finished, str]) -> None:
     finished, words = broken
     first = finished["test_first"]
     assert first.verdict == "error"

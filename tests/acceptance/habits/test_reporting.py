@@ -11,7 +11,8 @@ import pytest
 from tests.acceptance.suite import EXTRA_ARGS, UNDER_XDIST, Finished, Suite
 
 LOCAL = () if UNDER_XDIST else EXTRA_ARGS
-"""For what pytest-xdist changes or does not have: order, ``-s``, ``-x``, ``--setup-show``."""
+"""Arguments for what pytest-xdist changes or does not have: order, ``-s``, ``-x``,
+``--setup-show``."""
 
 MIXED = """
     import sys

@@ -66,6 +66,19 @@ HANGS = (
 
 
     @ddp2
+    def test_future_of_one_rank(ddp):
+        if ddp.rank == 0:
+            dist.all_reduce(ones(2), async_op=True).get_future().wait()
+
+
+    @ddp2
+    def test_chained_future_of_one_rank(ddp):
+        if ddp.rank == 0:
+            future = dist.all_reduce(ones(2), async_op=True).get_future()
+            future.then(lambda done: done.value()[0] / 2).then(lambda done: done.value()).wait()
+
+
+    @ddp2
     def test_receive_that_nobody_sends(ddp):
         if ddp.rank == 0:
             dist.recv(ones(1), src=1)
@@ -173,6 +186,8 @@ VERDICTS = {
     "ended the test without it",
     "three_against_two": "deadlock: rank 0 waits in all_reduce #3 of the default group, rank 1 has",
     "guarded": "deadlock: rank 0 waits in broadcast #1 of the default group, rank 1 has ended",
+    "future_of_one_rank": "deadlock: rank 0 waits in all_reduce #1 of the default group",
+    "chained_future_of_one_rank": "deadlock: rank 0 waits in all_reduce #1 of the default group",
     "receive_that_nobody_sends": "deadlock: rank 0 waits in recv #1 from rank 1 (tag 0), rank 1 "
     "has ended the test and cannot send it",
     "second_receive_that_nobody_sends": "deadlock: rank 0 waits in recv #2 from rank 1 (tag 0)",

@@ -182,7 +182,7 @@ def test_diagnosis_file_names_the_exchange(suite_of_hangs: Suite, hangs: Finishe
     assert (barrier["group"], barrier["number"]) == ("0", 2)
 
 
-def test_unlike_exchanges_are_told_by_the_controller(hangs: Finished) -> None:
+def test_unlike_exchanges_are_reported_by_the_controller(hangs: Finished) -> None:
     for name in ("barrier_against_gather", "unlike_exchanges_and_a_collective"):
         result = hangs[f"test_{name}"]
         assert result.verdict == "failed"

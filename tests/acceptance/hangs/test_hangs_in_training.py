@@ -171,7 +171,7 @@ def places(name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", VERDICTS)
-def test_hang_is_proved_or_its_cause_told(hangs: Finished, name: str) -> None:
+def test_hang_is_proved_or_its_cause_named(hangs: Finished, name: str) -> None:
     result = hangs[f"test_{name}"]
     message = result.phase("call").message
     if name == "shapes":  # either rank may be the first to see it

@@ -1,4 +1,4 @@
-"""A session that is interrupted in a ddp test tells where the ranks stood."""
+"""A session that is interrupted in a ddp test shows where the ranks stood."""
 
 from __future__ import annotations
 
@@ -87,41 +87,41 @@ def _interrupted(suite: Suite, source: str, ranks: int) -> Finished:
     return finished
 
 
-def _told(finished: Finished) -> str:
+def _shown(finished: Finished) -> str:
     return finished.output.partition("ddp: interrupted ===")[2]
 
 
 def test_each_rank_has_its_row(suite: Suite) -> None:
     finished = _interrupted(suite, SOURCE, 3)
-    told = flat(_told(finished))
-    assert "test_it.py::test_long was interrupted after " in told
+    shown = flat(_shown(finished))
+    assert "test_it.py::test_long was interrupted after " in shown
     lines = (finished.directory / "test_it.py").read_text().splitlines()
     here = 1 + next(number for number, line in enumerate(lines) if "# here" in line)
-    assert re.search(f"rank 0 runs call: training test_it.py:({here - 1}|{here}) in", told), told
-    assert re.search(f"rank 1 waits call barrier #1 of .* test_it.py:{here + 1}", told), told
-    assert "rank 2 ended" in told
+    assert re.search(f"rank 0 runs call: training test_it.py:({here - 1}|{here}) in", shown), shown
+    assert re.search(f"rank 1 waits call barrier #1 of .* test_it.py:{here + 1}", shown), shown
+    assert "rank 2 ended" in shown
     finished.assert_outcomes()
 
 
 def test_the_file_of_junitxml_has_it(suite: Suite) -> None:
     finished = _interrupted(suite, SOURCE, 3)
     report = ElementTree.parse(finished.directory / "junit.xml")
-    (told,) = [
+    (shown,) = [
         one.get("value", "")
         for one in report.iterfind("testsuite/properties/property")
         if one.get("name") == "ddp.interrupted"
     ]
-    assert "test_it.py::test_long was interrupted after " in told
+    assert "test_it.py::test_long was interrupted after " in shown
 
 
 def test_a_rank_that_holds_the_gil_holds_up_no_interrupt(suite: Suite) -> None:
     finished = _interrupted(suite, SILENT, 1)
-    assert "rank 0 silent" in flat(_told(finished)), finished.tail()
+    assert "rank 0 silent" in flat(_shown(finished)), finished.tail()
 
 
-def test_a_fixture_is_told_by_its_name(suite: Suite) -> None:
+def test_a_fixture_is_reported_by_its_name(suite: Suite) -> None:
     finished = _interrupted(suite, IN_FIXTURE, 1)
-    assert "rank 0 runs setup: fixture slow test_it.py:10 in slow" in flat(_told(finished))
+    assert "rank 0 runs setup: fixture slow test_it.py:10 in slow" in flat(_shown(finished))
 
 
 def test_two_interrupts_end_it_as_well(suite: Suite) -> None:
@@ -135,7 +135,7 @@ def test_two_interrupts_end_it_as_well(suite: Suite) -> None:
     finished.assert_outcomes()
 
 
-def test_a_session_without_interrupt_tells_none(suite: Suite) -> None:
+def test_a_session_without_interrupt_shows_none(suite: Suite) -> None:
     suite.write("test_it.py", "import pytest\n\n@pytest.mark.ddp\ndef test_good(ddp): pass\n")
     finished = suite.run("--junitxml=junit.xml")
     assert "interrupted" not in finished.output

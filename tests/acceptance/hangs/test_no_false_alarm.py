@@ -57,6 +57,27 @@ SLOW = """
 
 
     @ddp2
+    def test_a_callback_of_a_future_takes_long(ddp):
+        def computes(future):
+            time.sleep(BUSY)
+            return future.value()[0] + 1
+
+        future = dist.all_reduce(ones(2), async_op=True).get_future().then(computes)
+        if ddp.rank == 0:
+            future.wait()
+        dist.barrier()
+        assert future.wait().tolist() == [3, 3]
+
+
+    @ddp2
+    def test_a_future_is_completed_by_a_thread(ddp):
+        future = torch.futures.Future()
+        threading.Timer(BUSY, lambda: future.set_result(1)).start()
+        dist.all_reduce(ones(1), async_op=True).get_future().wait()
+        assert future.then(lambda done: done.value() + 1).wait() == 2
+
+
+    @ddp2
     def test_computes_and_holds_the_gil(ddp):
         if ddp.rank == 0:
             end = time.monotonic() + BUSY

@@ -137,13 +137,13 @@ CULPRITS = {
 def timeouts(new_suite: Callable[[], Suite]) -> Finished:
     suite = new_suite()
     suite.write("test_blame.py", SOURCE)
-    return suite.run("--ddp-diagnosis=told", timeout=120)
+    return suite.run("--ddp-diagnosis=diagnoses", timeout=120)
 
 
 @pytest.fixture(scope="module")
-def told(timeouts: Finished) -> dict[str, Any]:
+def diagnoses(timeouts: Finished) -> dict[str, Any]:
     """What the diagnosis says of the one failure of each test, by the test's name."""
-    return timeouts.diagnosed("told")
+    return timeouts.diagnosed("diagnoses")
 
 
 def states(failure: dict[str, Any]) -> list[str]:
@@ -151,27 +151,27 @@ def states(failure: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", CULPRITS)
-def test_who_does_not_wait_is_the_cause(told: dict[str, Any], name: str) -> None:
-    assert told[name]["kind"] == "timeout", told[name]["verdict"]
-    assert told[name]["root_cause"] == CULPRITS[name], told[name]
+def test_who_does_not_wait_is_the_cause(diagnoses: dict[str, Any], name: str) -> None:
+    assert diagnoses[name]["kind"] == "timeout", diagnoses[name]["verdict"]
+    assert diagnoses[name]["root_cause"] == CULPRITS[name], diagnoses[name]
 
 
-def test_table_says_where_each_rank_was(timeouts: Finished, told: dict[str, Any]) -> None:
+def test_table_says_where_each_rank_was(timeouts: Finished, diagnoses: dict[str, Any]) -> None:
     line = next(n for n, text in enumerate(SOURCE.splitlines(), 1) if text.endswith("# sleeps"))
     text = flat(timeouts["test_sleeps"].text)
     assert "timed out after 3 s: rank 1 has not finished call, ranks 0, 2 wait" in text
     assert "rank 0 waits call all_reduce #1 (1 x float32) of the default group" in text
     assert f"rank 1 runs call test_blame.py:{line} in test_sleeps" in text
-    assert told["sleeps"]["line"] == line
-    assert states(told["sleeps"]) == ["waits", "runs", "waits"]
+    assert diagnoses["sleeps"]["line"] == line
+    assert states(diagnoses["sleeps"]) == ["waits", "runs", "waits"]
 
 
-def test_suspended_process_is_said_to_be(timeouts: Finished, told: dict[str, Any]) -> None:
+def test_suspended_process_is_said_to_be(timeouts: Finished, diagnoses: dict[str, Any]) -> None:
     text = flat(timeouts["test_is_suspended"].text)
     assert "timed out after 3 s: rank 0 is suspended in call, ranks 1-2 wait" in text
     assert "a signal such as SIGSTOP has stopped its process" in text
-    assert told["is_suspended"]["ranks"][0]["state"] == "suspended"
-    assert "SIGSTOP" in told["is_suspended"]["ranks"][0]["said"]
+    assert diagnoses["is_suspended"]["ranks"][0]["state"] == "suspended"
+    assert "SIGSTOP" in diagnoses["is_suspended"]["ranks"][0]["said"]
 
 
 @pytest.mark.parametrize(
@@ -179,17 +179,17 @@ def test_suspended_process_is_said_to_be(timeouts: Finished, told: dict[str, Any
     [("computes_in_c", "it computes in code that holds the GIL"), ("sleeps_in_c", "it sleeps")],
 )
 def test_held_gil_is_said_to_be(
-    timeouts: Finished, told: dict[str, Any], name: str, words: str
+    timeouts: Finished, diagnoses: dict[str, Any], name: str, words: str
 ) -> None:
     text = flat(timeouts[f"test_{name}"].text)
     assert "timed out after 3 s: rank 1 does not answer in call, ranks 0, 2 wait" in text
     assert f"rank 1: does not answer: {words}" in text
-    assert told[name]["ranks"][1]["state"] == "silent"
+    assert diagnoses[name]["ranks"][1]["state"] == "silent"
 
 
-def test_operation_of_which_nothing_is_proved_is_named(told: dict[str, Any]) -> None:
+def test_operation_of_which_nothing_is_proved_is_named(diagnoses: dict[str, Any]) -> None:
     names = ("monitored_barrier", "new_group", "send")
-    found = [told[name]["ranks"][0]["collective"] for name in names]
+    found = [diagnoses[name]["ranks"][0]["collective"] for name in names]
     assert found == ["monitored_barrier", "new_group #1 (ranks 0, 1, 2)", "send to rank 1 (tag 0)"]
 
 

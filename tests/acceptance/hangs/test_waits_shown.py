@@ -1,4 +1,4 @@
-"""At the deadline the table says what each rank waits for: its peer, its group, its thread."""
+"""The table at the deadline shows what each rank waits for: its peer, its group, its thread."""
 
 from __future__ import annotations
 
@@ -189,30 +189,34 @@ THREADS = {
 def finished(new_suite: Callable[[], Suite]) -> Finished:
     suite = new_suite()
     suite.write("test_waits.py", SOURCE)
-    return suite.run("--ddp-diagnosis=told", timeout=150)
+    return suite.run("--ddp-diagnosis=diagnoses", timeout=150)
 
 
 @pytest.fixture(scope="module")
-def told(finished: Finished) -> dict[str, Any]:
+def diagnoses(finished: Finished) -> dict[str, Any]:
     """What the diagnosis says of the one failure of each test, by the test's name."""
-    return finished.diagnosed("told")
+    return finished.diagnosed("diagnoses")
 
 
 @pytest.mark.parametrize("name", WAITS)
-def test_wait_is_in_the_table(finished: Finished, told: dict[str, Any], name: str) -> None:
+def test_wait_is_in_the_table(finished: Finished, diagnoses: dict[str, Any], name: str) -> None:
     state, words = WAITS[name]
-    first = told[name]["ranks"][0]
+    first = diagnoses[name]["ranks"][0]
     assert (first["state"], first["collective"]) == (state, words)
     assert words in flat(finished[f"test_{name}"].text)
 
 
 @pytest.mark.parametrize("name", SLEEPERS)
-def test_rank_that_waits_for_its_thread_is_not_the_cause(told: dict[str, Any], name: str) -> None:
-    assert told[name]["root_cause"] == [1]
+def test_rank_that_waits_for_its_thread_is_not_the_cause(
+    diagnoses: dict[str, Any], name: str
+) -> None:
+    assert diagnoses[name]["root_cause"] == [1]
 
 
-def test_other_rank_shows_its_own_groups_and_peers(told: dict[str, Any]) -> None:
-    groups, sends = (told[name]["ranks"][1] for name in ("groups_in_unlike_orders", "begun_sends"))
+def test_other_rank_shows_its_own_groups_and_peers(diagnoses: dict[str, Any]) -> None:
+    groups, sends = (
+        diagnoses[name]["ranks"][1] for name in ("groups_in_unlike_orders", "begun_sends")
+    )
     assert groups["collective"] == "new_group #2 (ranks 0, 1)"
     assert sends["collective"] == "send to rank 0 (tag 0)"
 

@@ -56,5 +56,5 @@ def test_rest_is_not_affected(unrecorded: Finished) -> None:
 
 
 def test_is_said_once(unrecorded: Finished) -> None:
-    told = [text for text in unrecorded.warnings if "turns torch's flight recorder off" in text]
-    assert len(told) == 1
+    shown = [text for text in unrecorded.warnings if "turns torch's flight recorder off" in text]
+    assert len(shown) == 1

@@ -91,8 +91,8 @@ class Client:
             length = int(header.partition(b":")[2])
             self._reading.readline()
             message = json.loads(self._reading.read(length))
-            told = self._events if message["type"] == "event" else self._replies
-            told.put(message)
+            shown = self._events if message["type"] == "event" else self._replies
+            shown.put(message)
         self._events.put({"event": "closed"})
 
 

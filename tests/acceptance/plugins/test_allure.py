@@ -132,7 +132,7 @@ def test_each_test_has_one_result_that_is_its_verdict(folder: Path) -> None:
     assert len({one["historyId"] for one in results}) == len(results)
 
 
-def test_steps_are_told_by_rank(folder: Path) -> None:
+def test_steps_are_shown_by_rank(folder: Path) -> None:
     steps = _result(folder, "a title")["steps"]
     assert [step["name"] for step in steps] == ["rank 0", "rank 1"]
     assert [one["name"] for step in steps for one in step["steps"]] == ["works", "works"]
@@ -158,12 +158,12 @@ def test_a_test_is_described_as_by_the_plugin(folder: Path) -> None:
 
 
 def test_what_became_of_others(folder: Path) -> None:
-    told = {
+    shown = {
         one["name"]: one["statusDetails"]
         for one in _read(folder, "result")
         if "statusDetails" in one
     }
-    words = {name: details["message"] for name, details in told.items()}
+    words = {name: details["message"] for name, details in shown.items()}
     assert words["test_skips"] == "Skipped: not here"
     assert words["test_xfails"].startswith("XFAIL a bug")
     assert words["test_deadlock"].startswith("deadlock: rank 0 waits in barrier")

@@ -372,7 +372,7 @@ def test_without_coverage_nothing_is_imported(suite: Suite) -> None:
     suite.run().assert_outcomes(passed=2)
 
 
-def test_older_releases_are_told_of(suite: Suite) -> None:
+def test_older_releases_are_named(suite: Suite) -> None:
     """Such as cannot hand on their configuration."""
     suite.write(
         "conftest.py",

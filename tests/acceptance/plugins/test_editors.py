@@ -1,4 +1,4 @@
-"""What editors are told: each ddp test once, by the pytest process, with its merged verdict."""
+"""What editors get: each ddp test once, by the pytest process, with its merged verdict."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ TESTS = """
 ADAPTER = """
     from pathlib import Path
 
-    FILE = Path(__file__).with_name("told")
+    FILE = Path(__file__).with_name("shown")
 
-    def tell(*words):
+    def note(*words):
         with FILE.open("a") as file:
             print(*words, file=file)
 
     def pytest_exception_interact(node):
-        tell("raised", node.name)
+        note("raised", node.name)
 
     def pytest_runtest_logreport(report):
         if report.when == "call":
-            tell("told", report.nodeid.rpartition("::")[2], report.outcome)
+            note("shown", report.nodeid.rpartition("::")[2], report.outcome)
 """
 """Hooks of VS Code's plugin, which is in no package index: it comes with the editor, from the
 editor's folder, and is named ``vscode_pytest``."""
@@ -53,7 +53,7 @@ editor's folder, and is named ``vscode_pytest``."""
 
 @pytest.fixture(scope="module")
 def pycharm(new_suite: Callable[[], Suite]) -> Finished:
-    """As its runner starts pytest, with the plugin that it ships."""
+    """A session as PyCharm's runner starts pytest, with the plugin that it ships."""
     suite = new_suite()
     suite.write("test_suite.py", TESTS)
     path = os.pathsep.join(map(str, (INNER, PLACE)))
@@ -84,10 +84,10 @@ def test_vs_code_hears_of_each_test_once(suite: Suite) -> None:
     suite.write("editor/vscode_pytest.py", ADAPTER)
     path = os.pathsep.join((str(INNER), str(suite.directory / "editor")))
     suite.run("-p", "vscode_pytest", env={"PYTHONPATH": path}, extra=())
-    assert sorted((suite.directory / "editor" / "told").read_text().splitlines()) == [
-        "told test_fails_on_one failed",
-        "told test_method[1] passed",
-        "told test_method[2] passed",
-        "told test_passes passed",
-        "told test_skips skipped",
+    assert sorted((suite.directory / "editor" / "shown").read_text().splitlines()) == [
+        "shown test_fails_on_one failed",
+        "shown test_method[1] passed",
+        "shown test_method[2] passed",
+        "shown test_passes passed",
+        "shown test_skips skipped",
     ]

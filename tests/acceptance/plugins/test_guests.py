@@ -9,7 +9,7 @@ import pytest
 
 from tests.acceptance.suite import INNER, UNDER_XDIST, Finished, Suite
 
-TOLD = """
+GIVEN = """
     import random
 
     def pytest_addoption(parser):
@@ -104,7 +104,7 @@ SOURCE = """
     import pytest
 
     @pytest.mark.ddp(world_size=2)
-    def test_is_told(ddp, pytestconfig):
+    def test_is_reported(ddp, pytestconfig):
         option = pytestconfig.option
         drawn = (option.drawn, option.settled)
         assert None not in drawn
@@ -131,7 +131,7 @@ CONFTEST = """
 """
 
 PLUGINS = {
-    "told": TOLD,
+    "given": GIVEN,
     "settles": SETTLES,
     "writes": WRITES,
     "no_configure": ELSEWHERE.format(hook="configure"),
@@ -163,7 +163,7 @@ def test_all_tests_run(run: Finished) -> None:
     run.assert_outcomes(passed=2, failed=1)
 
 
-def test_plugins_are_told_what_they_tell_workers(run: Finished) -> None:
+def test_plugins_get_what_they_give_to_workers(run: Finished) -> None:
     lines = [line for line in run.stdout.splitlines() if line.startswith("drawn")]
     assert len(set(lines)) == 1, lines
 
@@ -173,9 +173,9 @@ LEFT_OUT = [name for name in PLUGINS if name.startswith("no_")]
 
 @pytest.mark.parametrize("name", LEFT_OUT)
 def test_one_that_cannot_begin_is_left_out_with_a_warning(run: Finished, name: str) -> None:
-    told = [text for text in run.warnings if f"the plugin {name} is left out" in text]
-    assert len(told) == 1, run.warnings
-    assert "OSError: no place for me" in told[0]
+    shown = [text for text in run.warnings if f"the plugin {name} is left out" in text]
+    assert len(shown) == 1, run.warnings
+    assert "OSError: no place for me" in shown[0]
 
 
 def test_nothing_else_is_warned_of(run: Finished) -> None:

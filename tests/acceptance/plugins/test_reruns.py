@@ -135,8 +135,8 @@ def test_a_failure_is_seen_and_the_next_attempt_counts(
 ) -> None:
     categories = [report.category for report in run[name].reports if report.category]
     assert categories == ["rerun", "passed"]
-    told = (run.directory / "raised.txt").read_text().splitlines()
-    assert f"{name.rpartition(':')[2]} {raised}" in told
+    shown = (run.directory / "raised.txt").read_text().splitlines()
+    assert f"{name.rpartition(':')[2]} {raised}" in shown
 
 
 def test_what_never_passes_fails(run: Finished) -> None:
@@ -214,14 +214,14 @@ PLAIN = """
 """
 
 
-def test_a_plugin_that_runs_phases_is_told_to_leave_ddp_tests(suite: Suite) -> None:
+def test_a_plugin_that_runs_phases_is_asked_to_leave_ddp_tests(suite: Suite) -> None:
     suite.write("conftest.py", PHASES)
     suite.write("test_suite.py", PLAIN)
     finished = suite.run(*LOADFILE)
     finished.assert_outcomes(passed=2, failed=1)
-    told = [text for text in finished.warnings if "the phases of a test without pytest" in text]
-    assert len(told) == 1
-    assert "conftest.py" in told[0]
+    shown = [text for text in finished.warnings if "the phases of a test without pytest" in text]
+    assert len(shown) == 1
+    assert "conftest.py" in shown[0]
 
 
 def test_a_plugin_that_repeats_a_phase_in_one_rank_makes_no_pass(suite: Suite) -> None:

@@ -47,7 +47,7 @@ def test_exit_in_a_rank_ends_the_session(exited: Finished) -> None:
     assert exited.returncode == pytest.ExitCode.INTERRUPTED, exited.tail()
 
 
-def test_exit_in_a_rank_is_told_with_its_reason(exited: Finished) -> None:
+def test_exit_in_a_rank_is_reported_with_its_reason(exited: Finished) -> None:
     assert "Interrupted: pytest.exit in a rank: the data are gone" in exited.flat
     assert "Traceback" not in exited.output, exited.tail()
 
@@ -131,7 +131,7 @@ def test_what_ranks_print_is_not_taken_for_words_of_the_worker(talked: Finished)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_a_failure_is_told_whatever_is_captured(talked: Finished, side: str) -> None:
+def test_a_failure_is_reported_whatever_is_captured(talked: Finished, side: str) -> None:
     assert "only this" in talked[f"test_{side}_and_fails"].text
 
 
@@ -150,7 +150,7 @@ LATE = """
         pass
 
     def test_plain():
-        pass  # A worker sees one test ahead, and cannot tell whether a ddp test follows this.
+        pass  # A worker sees one test ahead, and cannot know whether a ddp test follows this.
 """
 
 

@@ -13,7 +13,7 @@ WIDE = """
     import torch
     import torch.distributed as dist
 
-    def tell(event, what, *more):
+    def note(event, what, *more):
         line = json.dumps([event, what, os.getpid(), *more])
         # Short enough to be written whole, whoever else writes.
         with open(os.environ["LOG"], "a") as stream:
@@ -29,10 +29,10 @@ WIDE = """
         @pytest.fixture(scope=scope, autouse=True)
         def fixture(request):
             together()
-            tell("up", f"{scope} {request.node.nodeid}")
+            note("up", f"{scope} {request.node.nodeid}")
             yield
             together()
-            tell("down", f"{scope} {request.node.nodeid}")
+            note("down", f"{scope} {request.node.nodeid}")
 
         return fixture
 
@@ -50,7 +50,7 @@ CONFTEST = """
     import os
 
     import pytest
-    from wide import needed, tell, wide
+    from wide import needed, note, wide
 
     of_class, of_module, of_session = map(wide, ("class", "module", "session"))
 
@@ -58,7 +58,7 @@ CONFTEST = """
     def ran(request, ddp):
         peers = ddp.gather(os.getpid())
         nodes = [f"{scope} {node.nodeid}" for scope, node in needed(request.node)]
-        tell("ran", request.node.nodeid.rpartition("::")[2], peers, nodes)
+        note("ran", request.node.nodeid.rpartition("::")[2], peers, nodes)
 """
 
 PACKAGE = "from wide import wide\n\nof_package = wide('package')\n"
@@ -72,7 +72,7 @@ PREAMBLE = """
     import pytest
     import torch
     import torch.distributed as dist
-    from wide import tell
+    from wide import note
 
     def on(size, **more):
         return pytest.mark.ddp(world_size=size, **more)
@@ -150,7 +150,7 @@ BOUNDED = """
     def test_first(ddp, turn):
         ddp.barrier()
         if ddp.rank == 0:
-            tell("living", f"test_first[{turn}]", living())
+            note("living", f"test_first[{turn}]", living())
 
     @turns(1, 2)
     def test_second(ddp, turn):
@@ -158,7 +158,7 @@ BOUNDED = """
 """
 
 FIRST = """
-    from wide import tell
+    from wide import note
 
     class TestA:
         @turns(2, 3, 2)
@@ -169,7 +169,7 @@ FIRST = """
         @turns(2, 1)
         def test_b(self, ddp, turn):
             if os.environ.get("FAIL") and turn == 0:
-                pytest.fail("as it is told to")
+                pytest.fail("as it is asked to")
 
     @turns(2, 3)
     def test_alone(ddp, turn):
@@ -181,7 +181,7 @@ SECOND = """
         @turns(3, 3)
         def test_c(self, ddp, turn):
             if os.environ.get("FAIL") and turn == 1:
-                pytest.fail("as it is told to")
+                pytest.fail("as it is asked to")
 
     @on(3, isolate=True)
     def test_fresh(ddp):

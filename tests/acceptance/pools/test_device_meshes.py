@@ -134,7 +134,7 @@ def test_groups_of_a_mesh_are_not_blamed(run: Run) -> None:
     assert warned == {"test_own_group"}
 
 
-def test_own_group_is_told_once(run: Run) -> None:
+def test_own_group_is_reported_once(run: Run) -> None:
     (warning,) = run.warnings_about("test_own_group")
     assert "left a process group" in warning
     assert "the ranks are replaced" in warning

@@ -138,7 +138,7 @@ class Run:
     finished: Finished
     histories: tuple[History, ...]
     failing: set[str]
-    """Node ids of the tests that were told to fail."""
+    """Node ids of the tests that are to fail."""
 
     def ranks(self) -> tuple[History, ...]:
         return tuple(history for history in self.histories if history.role != "plain")
@@ -333,10 +333,10 @@ def late(new_suite: Callable[[], Suite]) -> Finished:
 
 
 def test_session_teardown_failing_in_a_rank_is_never_lost(late: Finished) -> None:
-    """The ranks have their last test before the session's last; both teardowns are told, once."""
+    """The ranks have their last test before the session's last; both teardowns are shown, once."""
     assert late.returncode == pytest.ExitCode.TESTS_FAILED
-    told = re.findall("^(?:E +)?RuntimeError: brittle session broke$", late.output, re.M)
-    assert len(told) == 1, late.tail()
+    shown = re.findall("^(?:E +)?RuntimeError: brittle session broke$", late.output, re.M)
+    assert len(shown) == 1, late.tail()
     assert "ranks 0-1" in late.output
 
 

@@ -63,7 +63,7 @@ DISTURBANCES = {
     "has_no_group": ("@pytest.mark.ddp(world_size=2, init=False)", "pass", "passed"),
     "is_isolated": ("@pytest.mark.ddp(world_size=2, isolate=True)", "pass", "passed"),
 }
-"""Its mark, its body and its verdict."""
+"""The mark, the body and the verdict of each test."""
 
 DISTURBED = """
     @ddp2

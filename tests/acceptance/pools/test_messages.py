@@ -376,10 +376,10 @@ def warnings_of(finished: Finished, name: str) -> list[str]:
 @pytest.mark.parametrize("name", LEFT)
 def test_what_is_left_is_named(left: Finished, name: str) -> None:
     assert left[f"test_{name}"].verdict == "passed"
-    told = flat(" ".join(warnings_of(left, f"test_{name}")))
+    shown = flat(" ".join(warnings_of(left, f"test_{name}")))
     for words in LEFT[name][1]:
-        assert words in told
-    assert told.count("; the process group is built anew") == told.count(" behind")
+        assert words in shown
+    assert shown.count("; the process group is built anew") == shown.count(" behind")
 
 
 @pytest.mark.parametrize("name", CUT_OFF)
@@ -419,6 +419,6 @@ def test_what_fixtures_have_begun_is_theirs(wide: Finished) -> None:
 @pytest.mark.skipif(UNDER_XDIST, reason="a wide fixture lives on where the next test is unknown")
 def test_only_what_is_left_of_them_is_named(wide: Finished) -> None:
     for name, words in WIDE_WARNINGS.items():
-        (told,) = warnings_of(wide, name)
-        assert words in flat(told)
+        (shown,) = warnings_of(wide, name)
+        assert words in flat(shown)
     assert len(wide.warnings) == len(WIDE_WARNINGS)

@@ -47,9 +47,9 @@ class Event:
     what: str
     pid: int
     peers: tuple[int, ...] = ()
-    """Of a test: the processes of all ranks."""
+    """The processes of all ranks of a test."""
     needs: tuple[str, ...] = ()
-    """Of a test: its wide fixtures."""
+    """The wide fixtures of a test."""
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ def test_ends_after_an_exit_in_a_rank(
 
 
 def test_ends_after_an_interrupt(interrupted: Callable[[str], tuple[Running, Log]]) -> None:
-    running, log = interrupted("tell('asleep', '', []); time.sleep(600)")
+    running, log = interrupted("note('asleep', '', []); time.sleep(600)")
     deadline = time.monotonic() + START_LIMIT
     while log.path.read_text().count("asleep") < 2:
         assert time.monotonic() < deadline, running.stdout

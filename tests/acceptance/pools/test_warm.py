@@ -271,7 +271,7 @@ def test_each_world_size_has_ranks_of_its_own(run: Run) -> None:
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_changes_are_restored(run: Run, name: str) -> None:
-    """That they are, the inner test found; here, that the rank went on and who was told."""
+    """The inner test found that they are; here, that the rank went on, and who has the warning."""
     assert run.finished[f"test_finds_{name}"].verdict == "passed"
     assert run.pids(f"test_finds_{name}") == run.pids(f"test_changes_{name}")
     (warning,) = run.warnings_about(f"test_changes_{name}")

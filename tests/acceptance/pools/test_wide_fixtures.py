@@ -169,7 +169,7 @@ def bad(new_suite: Callable[[], Suite]) -> Finished:
     return suite.run()
 
 
-def test_a_plain_test_that_asks_for_such_a_fixture_is_told(bad: Finished) -> None:
+def test_a_plain_test_that_asks_for_such_a_fixture_gets_an_error(bad: Finished) -> None:
     assert bad["test_plain"].verdict == "error"
     text = flat(bad["test_plain"].text)
     assert text == (

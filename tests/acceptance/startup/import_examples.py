@@ -43,20 +43,20 @@ THREAD = threading.Thread(target=threading.Event().wait, daemon=True)
 THREAD.start()
 """
 )
-TOLD = """
-def told(config):
+GIVEN = """
+def given(config):
     return [config.getoption(name, "unknown") for name in ("flavour", "colour", "size")]
 """
 HOOKS = (
-    TOLD
+    GIVEN
     + """
 import pytest
 
 def pytest_configure(config):
-    note("hook", __name__, "configure", os.environ.get("RANK"), *told(config))
+    note("hook", __name__, "configure", os.environ.get("RANK"), *given(config))
 
 def pytest_sessionstart(session):
-    note("hook", __name__, "sessionstart", os.environ.get("RANK"), *told(session.config))
+    note("hook", __name__, "sessionstart", os.environ.get("RANK"), *given(session.config))
 
 @pytest.fixture
 def from_NAME():
@@ -81,7 +81,7 @@ def pytest_addoption(parser):
 """
 RECORD = (
     READING
-    + TOLD
+    + GIVEN
     + """
 import json, sys
 import pytest
@@ -90,7 +90,7 @@ pytestmark = pytest.mark.ddp(world_size=2)
 
 def record(request, **facts):
     imported = sorted(name for name in sys.modules if name in OWN)
-    facts |= {"imported": imported, "at import": RANK, "options": told(request.config)}
+    facts |= {"imported": imported, "at import": RANK, "options": given(request.config)}
     facts["shape"] = request.config.getini("shape")
     note("test", request.node.name, os.environ["RANK"], json.dumps(facts))
 """
@@ -194,8 +194,8 @@ def write_modules(suite: Suite) -> dict[str, str]:
     install(site, "needed_by_plain_tests", NOTE)
     for name, source in FILES.items():
         asked = (*ASKING, *BEFORE_ANY_RANK)
-        told = source.replace("in OWN", f"in {OWN}").replace("in ASKING", f"in {asked}")
-        suite.write(name, told)
+        given = source.replace("in OWN", f"in {OWN}").replace("in ASKING", f"in {asked}")
+        suite.write(name, given)
     return {
         "PYTHONPATH": os.pathsep.join(map(str, (INNER, suite.directory, site))),
         "PYTEST_PLUGINS": "env_plugin",

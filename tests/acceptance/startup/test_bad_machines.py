@@ -1,4 +1,4 @@
-"""A machine on which every ddp test fails alike, or hangs, is told of before the first one."""
+"""A machine on which every ddp test fails alike, or hangs, is reported before the first one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def long_tempdir(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("args", [(), ("-q",)])
 @pytest.mark.skipif(UNDER_XDIST, reason="there workers warn")
-def test_a_long_temporary_directory_is_told_once_and_first(
+def test_a_long_temporary_directory_is_reported_once_and_first(
     suite: Suite, long_tempdir: str, args: tuple[str, ...]
 ) -> None:
     suite.write("test_suite.py", SOURCE)
@@ -56,7 +56,7 @@ def test_suites_without_ddp_tests_hear_nothing(suite: Suite, long_tempdir: str) 
     assert LONG not in run.flat
 
 
-def test_a_loopback_that_is_down_is_told(suite: Suite) -> None:
+def test_a_loopback_that_is_down_is_reported(suite: Suite) -> None:
     """In a network namespace of its own, whose interface nobody has brought up."""
     apart = ["unshare", "--map-root-user", "--net"]
     if subprocess.run([*apart, "true"], capture_output=True).returncode:
@@ -66,8 +66,8 @@ def test_a_loopback_that_is_down_is_told(suite: Suite) -> None:
     run = subprocess.run(
         ["timeout", "-k", "5", "120", *command], cwd=suite.directory, capture_output=True, text=True
     )
-    told, _, failed = run.stdout.partition("ERRORS")
-    assert "ddp: the network interface lo is down" in told
-    assert told.rstrip().count("ip link set lo up") == 1
+    shown, _, failed = run.stdout.partition("ERRORS")
+    assert "ddp: the network interface lo is down" in shown
+    assert shown.rstrip().count("ip link set lo up") == 1
     assert "Unable to find address for: lo" in failed
     assert run.returncode == pytest.ExitCode.TESTS_FAILED

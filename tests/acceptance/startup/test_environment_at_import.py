@@ -72,7 +72,7 @@ def test_spawned_ranks_import_as_under_torchrun(
     assert relations("spawn")[place] == relations("torchrun")[place]
 
 
-def test_the_table_tells_ranks_apart(relations: Callable[[str], Relations]) -> None:
+def test_the_table_distinguishes_ranks(relations: Callable[[str], Relations]) -> None:
     """What torchrun shows, lest all be equal because nothing was compared."""
     assert relations("torchrun")["own_package"] == {
         **dict.fromkeys((*DRAWN, "folder"), "its own"),

@@ -29,7 +29,7 @@ BROKEN = {
     "conftest": "",
 }
 """What a file does while it is imported; of the last one, its conftest goes wrong."""
-TOLD = {
+SHOWN = {
     "raises": ("rank 1", "test_raises.py:6", "RuntimeError: wrong on rank 1"),
     "exits": ("ranks 0-1", 'sys.exit("no more")', "SystemExit: no more"),
     "exits_on_one": ("rank 1", 'sys.exit("no more")', "SystemExit: no more"),
@@ -72,7 +72,7 @@ def test_an_import_that_goes_wrong_is_an_error_that_names_rank_and_line(
 ) -> None:
     result = broken[f"test_{name}"]
     assert result.verdict == "error"
-    for words in TOLD[name]:
+    for words in SHOWN[name]:
         assert words in flat(result.text)
 
 

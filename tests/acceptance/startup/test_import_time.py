@@ -1,4 +1,4 @@
-"""What ranks import is no time of the first test; an import without an end is told as such."""
+"""What ranks import is no time of the first test; an import without an end is reported as such."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_the_clock_of_a_test_that_has_begun_is_its_own(suite: Suite) -> None:
     assert result.phase("call").message.startswith("timed out after 1 s: ")
 
 
-def test_an_import_that_can_never_end_is_told_at_once(suite: Suite) -> None:
+def test_an_import_that_can_never_end_is_reported_at_once(suite: Suite) -> None:
     suite.write("test_it.py", PARTS)
     result = suite.run()["test_it"]
     message = next(report.message for report in result.reports if report.outcome == "failed")

@@ -142,8 +142,8 @@ def test_a_test_finds_the_options_of_own_plugins(noted: Noted, test: str) -> Non
 
 def test_hooks_of_own_plugins_run_once_in_each_rank_as_in_the_controller(noted: Noted) -> None:
     def hooks(pid: int, rank: str) -> list[tuple[str, str, str]]:
-        told = ((note.name, *note.words) for note in noted.of(pid, "hook"))
-        return [(name, hook, words.replace(f"{rank} ", "", 1)) for name, hook, words in told]
+        shown = ((note.name, *note.words) for note in noted.of(pid, "hook"))
+        return [(name, hook, words.replace(f"{rank} ", "", 1)) for name, hook, words in shown]
 
     expected = hooks(noted.controller, "None")
     assert Counter((name, hook) for name, hook, _ in expected) == Counter(

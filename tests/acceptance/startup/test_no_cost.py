@@ -22,16 +22,16 @@ CONFTEST = """
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(config):
-        tell(config, "collected")
+        note(config, "collected")
 
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionfinish(session):
-        tell(session.config, "finished")
+        note(session.config, "finished")
         return (yield)
 
 
-    def tell(config, when):
+    def note(config, when):
         if hasattr(config, "workerinput"):
             return  # a rank, which may import what it likes
         # After the plugin could begin, and before it has cleaned up: at the end of the
@@ -155,7 +155,7 @@ EARLY = """
 
 
 def facts(finished: Finished) -> dict[str, str]:
-    """What the conftest told, such as ``"finished torch"``: ``"[]"``."""
+    """What the conftest printed, such as ``"finished torch"``: ``"[]"``."""
     lines = [line for line in finished.stdout.splitlines() if line.startswith("@")]
     return {" ".join(line[1:].split()[:2]): line.split(maxsplit=2)[2] for line in lines}
 
@@ -279,8 +279,8 @@ def test_host_starts_before_its_first_file_is_imported(
     finished = suite.run("-s", *flags)
     code = pytest.ExitCode.NO_TESTS_COLLECTED if early else pytest.ExitCode.OK
     assert finished.returncode == code
-    told = [line for line in finished.stdout.splitlines() if line.startswith("@")]
-    assert told[0] == f"@children {int(early)}"
+    shown = [line for line in finished.stdout.splitlines() if line.startswith("@")]
+    assert shown[0] == f"@children {int(early)}"
 
 
 def test_every_ddp_test_skipped_for_lack_of_gpus(watched: Suite) -> None:

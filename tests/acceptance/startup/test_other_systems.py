@@ -81,8 +81,8 @@ def test_one_line_says_so_and_plain_tests_run(tmp_path: Path, change: str, named
     done = _run(tmp_path, change)
     why = f"ranks need Linux 5.3 or newer, this is {named}"
     lines = done.stdout.splitlines()
-    told = f"ddp: {why}: ddp tests fail, --ddp-unsupported=skip skips them"
-    assert lines.count(told) == 1, done.stdout + done.stderr
+    shown = f"ddp: {why}: ddp tests fail, --ddp-unsupported=skip skips them"
+    assert lines.count(shown) == 1, done.stdout + done.stderr
     assert "PASSED test_it.py::test_plain" in lines
     assert f"ERROR test_it.py::test_on_ranks - {why}" in lines
     assert " 1 passed, 5 errors in " in lines[-1]
@@ -107,7 +107,7 @@ def test_where_ranks_run_the_option_skips_none(tmp_path: Path) -> None:
     assert " 1 passed in " in done.stdout.splitlines()[-1], done.stdout + done.stderr
 
 
-def test_plain_tests_alone_are_not_told(tmp_path: Path) -> None:
+def test_plain_tests_alone_get_no_warning(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
     done = _run(tmp_path, DARWIN, "-m", "not ddp")
     assert "Linux" not in done.stdout

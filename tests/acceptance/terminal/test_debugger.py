@@ -27,6 +27,7 @@ SOURCE = """
     import os
     import time
     from datetime import timedelta
+    from pathlib import Path
 
     import pytest
     import torch
@@ -43,9 +44,11 @@ SOURCE = """
 
     @pytest.mark.ddp(world_size=2)
     def test_both_fail(ddp):
-        if ddp.rank == 0:
-            time.sleep(0.3)
-        raise ValueError(f"of {ddp.rank}")
+        if ddp.rank == 1:
+            raise ValueError("of 1")
+        while not Path("seen").exists():
+            time.sleep(0.01)
+        raise ValueError("of 0")
 
 
     @pytest.mark.ddp(world_size=2)
@@ -225,6 +228,7 @@ def test_post_mortem_of_the_rank_that_failed(suite: Suite) -> None:
 def test_several_that_failed_come_one_after_the_other_the_first_first(suite: Suite) -> None:
     user = Terminal(suite.directory, "--pdb", "-k", "both_fail")
     assert "ValueError: of 1" in user.prompt(1, 2)
+    suite.write("seen", "")  # rank 0 goes on, and fails
     user.type("p 'typed once'")
     user.prompt(1, 2)
     time.sleep(3)  # longer than ranks are given after a failure
@@ -393,8 +397,8 @@ def test_without_a_terminal(suite: Suite) -> None:
     finished.assert_outcomes(failed=2)
     refusal = "the standard input of pytest is no terminal"
     assert f"cannot open a debugger: {refusal}" in finished["test_stops"].text
-    told = [text for text in finished.warnings if refusal in text]
-    assert told == [f"--pdb opens no debugger in ranks: {refusal}"]
+    shown = [text for text in finished.warnings if refusal in text]
+    assert shown == [f"--pdb opens no debugger in ranks: {refusal}"]
 
 
 def test_in_a_worker_of_xdist(suite: Suite) -> None:

@@ -198,8 +198,8 @@ def test_each_phase_has_its_section_as_pytest_writes_it(logged: Finished) -> Non
         *(" live log setup ", " live log call ", " live log teardown "),
     ]
     for phase, said in enumerate(("in set-up of", "in call of", "in teardown of")):
-        told = sorted(lines[3 * phase + 1 : 3 * phase + 3])
-        assert told == [f"[rank {rank}] {said} {rank}" for rank in (0, 1)]
+        shown = sorted(lines[3 * phase + 1 : 3 * phase + 3])
+        assert shown == [f"[rank {rank}] {said} {rank}" for rank in (0, 1)]
 
 
 def test_levels_are_those_of_the_options(logged: Finished) -> None:
@@ -212,15 +212,15 @@ def test_the_file_goes_on_where_it_ended(logged: Finished) -> None:
     assert kept(logged).startswith("what was there before\n")
 
 
-def test_what_is_logged_at_import_is_told_once(logged: Finished) -> None:
+def test_what_is_logged_at_import_is_reported_once(logged: Finished) -> None:
     assert logged.stdout.count("imported\n") == 1
     assert kept(logged).count("imported\n") == 1
 
 
 def test_records_are_in_order_of_time(logged: Finished) -> None:
-    told = re.findall(r"\[rank (\d)\] turn (\d+)", "\n".join(live(logged, "test_turns")))
-    assert told == [(str(turn % 2), str(turn)) for turn in range(40)]
-    assert re.findall(r"\[rank (\d)\] turn (\d+)", kept(logged)) == told
+    shown = re.findall(r"\[rank (\d)\] turn (\d+)", "\n".join(live(logged, "test_turns")))
+    assert shown == [(str(turn % 2), str(turn)) for turn in range(40)]
+    assert re.findall(r"\[rank (\d)\] turn (\d+)", kept(logged)) == shown
 
 
 def test_caplog_is_the_ranks_own(logged: Finished) -> None:
@@ -292,8 +292,8 @@ def test_ranks_of_another_start_log_alike(suite: Suite, how: str) -> None:
     finished = run(suite, how, "-k", "phases or alone")
     finished.assert_outcomes(passed=2)
     for text in (kept(finished), finished.stdout):
-        told = ["imported", "\nalone", *(f"[rank {r}] in call of {r}" for r in (0, 1))]
-        assert {line: text.count(f"{line}\n") for line in told} == dict.fromkeys(told, 1)
+        shown = ["imported", "\nalone", *(f"[rank {r}] in call of {r}" for r in (0, 1))]
+        assert {line: text.count(f"{line}\n") for line in shown} == dict.fromkeys(shown, 1)
 
 
 def test_workers_of_xdist_show_nothing_live_and_keep_all(suite: Suite) -> None:

@@ -140,8 +140,8 @@ def test_the_only_rank_writes_as_a_plain_test_does(suite: Suite, flag: str) -> N
     finished.assert_outcomes(passed=15)
     parts = re.split(r"test_\w+\.py ", finished.stdout.rpartition("\n\n====")[0])
     # Without pytest's dots, which stand where a line without an end has ended.
-    told = (re.sub(r" *\[ *\d+%\]|\.", "", part).strip() for part in parts[1:])
-    plain, single, two = told
+    seen = (re.sub(r" *\[ *\d+%\]|\.", "", part).strip() for part in parts[1:])
+    plain, single, two = seen
     assert single == plain
     of_two = [re.findall(rf"\[rank {rank}\] (.*)", two) for rank in (0, 1)]
     assert of_two == [plain.splitlines()] * 2

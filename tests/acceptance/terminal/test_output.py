@@ -273,7 +273,7 @@ def test_last_words_of_a_crashed_rank(failed: Finished, rank: int) -> None:
 
 @pytest.mark.parametrize("when", ["setup", "call", "teardown"])
 @pytest.mark.parametrize("rank", range(3))
-def test_output_is_told_by_phase(failed: Finished, when: str, rank: int) -> None:
+def test_output_is_shown_by_phase(failed: Finished, when: str, rank: int) -> None:
     words = {"setup": "setting up", "call": "calling", "teardown": "tearing down"}[when]
     text = section(failed["test_phases"], "stdout", f"rank {rank}", when)
     assert text == f"{words} {rank}\n"

@@ -72,7 +72,7 @@ UNEQUAL = """
 
 
     @ddp3
-    def test_failure_is_told_first(ddp):
+    def test_failure_is_reported_first(ddp):
         if ddp.rank == 1:
             dist.all_reduce(torch.ones(1), async_op=True)
         assert ddp.rank != 2, "the failure"
@@ -103,7 +103,7 @@ UNEQUAL_NAMES = (
     *(f"one_less[{rank}]" for rank in range(3)),
     "in_subgroup",
     "expected",
-    "failure_is_told_first",
+    "failure_is_reported_first",
     "in_teardown",
     "skip",
 )

@@ -1,4 +1,4 @@
-"""Calls of torch under which five probes tell where they are, on a rank and in pytest's process.
+"""Calls of torch under which five probes show where they are, on a rank and in pytest's process.
 
 Data for ``test_places.py``: a test file whose ``test_on_rank`` and ``test_plain`` do the same and
 write what they have seen.

@@ -79,10 +79,10 @@ def line_of(comment: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def told(new_suite: Callable[[], Suite]) -> Finished:
+def diagnoses(new_suite: Callable[[], Suite]) -> Finished:
     suite = new_suite()
-    suite.write("test_told.py", SOURCE)
-    return suite.run("--ddp-diagnosis=told", "--junitxml=told.xml", "-p", "no:randomly")
+    suite.write("test_reported.py", SOURCE)
+    return suite.run("--ddp-diagnosis=diagnoses", "--junitxml=diagnoses.xml", "-p", "no:randomly")
 
 
 def records(directory: Path) -> dict[str, Any]:
@@ -91,24 +91,24 @@ def records(directory: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def files(told: Finished) -> dict[str, Any]:
-    return records(told.directory / "told")
+def files(diagnoses: Finished) -> dict[str, Any]:
+    return records(diagnoses.directory / "diagnoses")
 
 
 @pytest.fixture
-def cases(told: Finished) -> dict[str, dict[str, str]]:
+def cases(diagnoses: Finished) -> dict[str, dict[str, str]]:
     """Properties of each test in the XML, by its name."""
-    found = ET.parse(told.directory / "told.xml").iter("testcase")
+    found = ET.parse(diagnoses.directory / "diagnoses.xml").iter("testcase")
     return {
         case.attrib["name"]: {p.attrib["name"]: p.attrib["value"] for p in case.iter("property")}
         for case in found
     }
 
 
-def test_each_failed_test_has_a_file(files: dict[str, Any], told: Finished) -> None:
+def test_each_failed_test_has_a_file(files: dict[str, Any], diagnoses: Finished) -> None:
     assert len(files) == FAILING
     assert {record["version"] for record in files.values()} == {2}
-    assert all(path.suffix == ".json" for path in (told.directory / "told").iterdir())
+    assert all(path.suffix == ".json" for path in (diagnoses.directory / "diagnoses").iterdir())
     for record in files.values():
         assert record["world_size"] == 2
         assert record["backend"] == "gloo"
@@ -126,7 +126,7 @@ def test_deadlock(files: dict[str, Any]) -> None:
     assert (waits["state"], ended["state"]) == ("waits", "ended")
     assert waits["collective"].startswith("all_reduce #1")
     assert (waits["group"], waits["number"]) == ("0", 1)
-    assert (waits["file"], waits["line"]) == ("test_told.py", line_of("waits"))
+    assert (waits["file"], waits["line"]) == ("test_reported.py", line_of("waits"))
     assert any(frame["function"] == "test_deadlock" for frame in waits["stack"])
 
 
@@ -140,7 +140,7 @@ def test_crash(files: dict[str, Any]) -> None:
     assert died["phase"] == "call: load"
     assert died["signal"] == "SIGSEGV"
     assert died["exit_code"] is None
-    assert (died["file"], died["line"]) == ("test_told.py", line_of("crashes"))
+    assert (died["file"], died["line"]) == ("test_reported.py", line_of("crashes"))
     assert died["stack"][0]["function"] == "string_at"
 
 
@@ -171,44 +171,44 @@ def test_properties_of_junitxml(cases: dict[str, dict[str, str]]) -> None:
     assert deadlock["ddp.kind"] == "deadlock"
     assert deadlock["ddp.verdict"].startswith("deadlock: rank 0 waits in all_reduce #1")
     assert deadlock["ddp.rank0"].startswith("waits in call, all_reduce #1")
-    assert deadlock["ddp.rank0"].endswith(f"test_told.py:{line_of('waits')}")
+    assert deadlock["ddp.rank0"].endswith(f"test_reported.py:{line_of('waits')}")
     assert deadlock["ddp.rank1"] == "ended"
     assert crash["ddp.kind"] == "crash"
-    assert crash["ddp.rank1"].startswith("died in call: load, SIGSEGV, test_told.py:")
+    assert crash["ddp.rank1"].startswith("died in call: load, SIGSEGV, test_reported.py:")
     assert cases["test_passes"] == {"own": "yes"}
     assert cases["test_expected"] == {}
 
 
 def test_file_of_a_test_that_passes_again_is_removed(suite: Suite) -> None:
     suite.write("test_again.py", SOURCE)
-    args = ("--ddp-diagnosis=told", "-k", "test_leaves")
+    args = ("--ddp-diagnosis=diagnoses", "-k", "test_leaves")
     suite.run(*args).assert_outcomes(failed=1)
-    assert list(records(suite.directory / "told")) == ["test_leaves"]
+    assert list(records(suite.directory / "diagnoses")) == ["test_leaves"]
     suite.write("test_again.py", SOURCE.replace("os._exit(0)", "pass"))
     suite.run(*args).assert_outcomes(passed=1)
-    assert records(suite.directory / "told") == {}
+    assert records(suite.directory / "diagnoses") == {}
 
 
 @pytest.mark.skipif(UNDER_XDIST, reason="the whole run is under xdist already")
 def test_under_xdist_with_the_ini_option(suite: Suite) -> None:
-    suite.write("pytest.ini", "[pytest]\nddp_diagnosis = told\n")
-    suite.write("test_told.py", SOURCE)
-    suite.run("-n2", "--junitxml=told.xml", extra=EXTRA_ARGS)
-    assert len(records(suite.directory / "told")) == FAILING
-    text = (suite.directory / "told.xml").read_text(encoding="utf-8")
+    suite.write("pytest.ini", "[pytest]\nddp_diagnosis = diagnoses\n")
+    suite.write("test_reported.py", SOURCE)
+    suite.run("-n2", "--junitxml=diagnoses.xml", extra=EXTRA_ARGS)
+    assert len(records(suite.directory / "diagnoses")) == FAILING
+    text = (suite.directory / "diagnoses.xml").read_text(encoding="utf-8")
     assert text.count('name="ddp.kind"') == FAILING + 1  # a failure and an error
 
 
 def test_file_instead_of_a_directory_is_refused(suite: Suite) -> None:
-    suite.write("told", "")
-    finished = suite.run("--ddp-diagnosis=told")
+    suite.write("diagnoses", "")
+    finished = suite.run("--ddp-diagnosis=diagnoses")
     assert finished.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "--ddp-diagnosis=told: there is a file of this name" in finished.flat
+    assert "--ddp-diagnosis=diagnoses: there is a file of this name" in finished.flat
 
 
 def test_directory_that_cannot_be_made_is_a_warning(suite: Suite) -> None:
-    suite.write("test_told.py", SOURCE)
+    suite.write("test_reported.py", SOURCE)
     suite.write("file", "")
-    finished = suite.run("--ddp-diagnosis=file/told", "-k", "test_leaves")
+    finished = suite.run("--ddp-diagnosis=file/diagnoses", "-k", "test_leaves")
     finished.assert_outcomes(failed=1)
     assert any("--ddp-diagnosis" in warning for warning in finished.warnings)

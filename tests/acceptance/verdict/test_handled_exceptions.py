@@ -287,7 +287,7 @@ BEGINS = {
 def handled(new_suite: Callable[[], Suite]) -> Finished:
     suite = new_suite()
     suite.write("test_handled.py", SOURCE)
-    return suite.run("--ddp-diagnosis=told", "--junitxml=told.xml", timeout=120)
+    return suite.run("--ddp-diagnosis=diagnoses", "--junitxml=diagnoses.xml", timeout=120)
 
 
 @pytest.mark.parametrize("name", BEGINS)
@@ -318,7 +318,7 @@ def test_legal_handler_passes(handled: Finished, name: str) -> None:
 
 
 def test_programs_get_it_too(handled: Finished) -> None:
-    (path,) = (handled.directory / "told").glob("*test_finally*.json")
+    (path,) = (handled.directory / "diagnoses").glob("*test_finally*.json")
     (failure,) = json.loads(path.read_text(encoding="utf-8"))["failures"]
     first, second = failure["ranks"]
     assert failure["kind"] == "mismatch"
@@ -331,6 +331,6 @@ def test_programs_get_it_too(handled: Finished) -> None:
 
 
 def _properties(handled: Finished, name: str) -> dict[str, Any]:
-    cases = ET.parse(handled.directory / "told.xml").iter("testcase")
+    cases = ET.parse(handled.directory / "diagnoses.xml").iter("testcase")
     case = next(case for case in cases if case.attrib["name"] == name)
     return {p.attrib["name"]: p.attrib["value"] for p in case.iter("property")}

@@ -1,4 +1,4 @@
-"""A collective of Python that meets DDP's gradients: where the ranks parted first is told."""
+"""A collective of Python that meets DDP's gradients: where the ranks parted first is shown."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def finished(new_suite: Callable[[], Suite]) -> Finished:
     return suite.run(timeout=120)
 
 
-def test_first_place_is_told_before_the_last(finished: Finished) -> None:
+def test_first_place_is_reported_before_the_last(finished: Finished) -> None:
     text = flat(finished["test_met"].text)
     line = next(n for n, text in enumerate(SOURCE.splitlines(), 1) if "# as many" in text)
     _, found, first = text.partition("the ranks first diverge at collective #")

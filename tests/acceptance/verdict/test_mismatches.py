@@ -198,7 +198,7 @@ LEGAL = """
 
 
     @ddp3
-    def test_one_rank_closes_the_group_and_the_other_is_told(ddp):
+    def test_one_rank_closes_the_group_and_the_other_is_shown(ddp):
         pair = dist.new_group([0, 1])
         if ddp.rank == 0:
             dist.all_reduce(ones(2), group=pair)  # which gloo takes for all there is

@@ -115,21 +115,21 @@ UNKNOWN = ("in_a_subgroup_of_two", "two_ranks", "half", "three_kinds")
 
 
 @pytest.fixture(scope="module")
-def told(new_suite: Callable[[], Suite]) -> dict[str, Any]:
+def diagnoses(new_suite: Callable[[], Suite]) -> dict[str, Any]:
     """What the diagnosis says of the first failure of each test, by the test's name."""
     suite = new_suite()
     suite.write("test_odd.py", SOURCE)
-    return suite.run("--ddp-diagnosis=told", timeout=120).diagnosed("told")
+    return suite.run("--ddp-diagnosis=diagnoses", timeout=120).diagnosed("diagnoses")
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_the_odd_rank_is_named(told: dict[str, Any], name: str) -> None:
-    found = told[name]
+def test_the_odd_rank_is_named(diagnoses: dict[str, Any], name: str) -> None:
+    found = diagnoses[name]
     assert (found["root_cause"], found["root_cause_unknown"]) == ([2], None), found["verdict"]
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_no_rank_is_named_without_a_majority(told: dict[str, Any], name: str) -> None:
-    found = told[name]
+def test_no_rank_is_named_without_a_majority(diagnoses: dict[str, Any], name: str) -> None:
+    found = diagnoses[name]
     assert found["root_cause"] == [], found["verdict"]
     assert found["root_cause_unknown"]

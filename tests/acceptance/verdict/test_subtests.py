@@ -131,8 +131,8 @@ def words(run: Finished) -> list[str]:
 
 def summary(run: Finished) -> list[str]:
     """The short summary's lines, without what ranks and folders add to them."""
-    told = run.stdout.partition("short test summary info")[2]
-    return re.sub(r"plain/|ranks/|ranks 0-1: ", "", told).splitlines()[1:-1]
+    seen = run.stdout.partition("short test summary info")[2]
+    return re.sub(r"plain/|ranks/|ranks 0-1: ", "", seen).splitlines()[1:-1]
 
 
 def verdicts(run: Finished, name: str) -> list[tuple[str, str]]:
@@ -167,7 +167,7 @@ def test_junitxml_is_that_of_plain_pytest(run: Finished, plain: Finished) -> Non
             for case in root.iter("testcase")
         )
 
-    mine = [(name, [e for e in told if e[0] != "p"]) for name, told in cases(run, "ranks.xml")]
+    mine = [(name, [e for e in seen if e[0] != "p"]) for name, seen in cases(run, "ranks.xml")]
     assert mine == cases(plain, "plain.xml")
 
 

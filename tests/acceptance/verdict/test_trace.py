@@ -280,7 +280,7 @@ def test_lanes_are_where_they_should_be(
         assert top == pytest.approx(_number(lane, "y") + offset, abs=2)
         assert bottom - top == pytest.approx(_number(lane, "height"), abs=3)
     boxes = [r for r in svg.iter("rect") if r.get("class") == "op op-all_reduce"]
-    # DDP's and the test's own are one box where they are too close to be told apart.
+    # DDP's and the test's own are one box where they are too close to be distinguished.
     assert len({box.get("y") for box in boxes}) == 3, "an all_reduce in each lane"
     for box in boxes:
         if _number(box, "width") < 20:

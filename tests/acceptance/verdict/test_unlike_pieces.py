@@ -439,23 +439,23 @@ def results(finished: Finished, source: str) -> dict[str, str]:
     }
 
 
-def test_unlike_pieces_are_told(finished: Finished) -> None:
+def test_unlike_pieces_are_reported(finished: Finished) -> None:
     for name, text in results(finished, UNLIKE).items():
         assert text.startswith("the ranks differ in collective #1 of the "), (name, text)
         assert " x float" in text, (name, text)
         assert "issued in C++" not in text
 
 
-def test_unlike_messages_are_told(finished: Finished) -> None:
-    told = results(finished, UNLIKE_MESSAGES)
-    assert all(text.startswith("the ranks differ in ") for text in told.values()), told
-    assert {name for name, text in told.items() if "in a message to rank" in text} == {
+def test_unlike_messages_are_reported(finished: Finished) -> None:
+    shown = results(finished, UNLIKE_MESSAGES)
+    assert all(text.startswith("the ranks differ in ") for text in shown.values()), shown
+    assert {name for name, text in shown.items() if "in a message to rank" in text} == {
         "test_message_of_another_thread",
         *("test_message_from_any[all]", "test_message_from_any[one]"),
     }
-    assert " in message #5 from rank 0 to rank 1 of " in told["test_message_after_thousands"]
-    assert "to rank 1 (tag 3) of the default group" in told["test_message[handles]"]
-    assert "of the group of ranks 0, 2:" in told["test_message_in_a_subgroup"]
+    assert " in message #5 from rank 0 to rank 1 of " in shown["test_message_after_thousands"]
+    assert "to rank 1 (tag 3) of the default group" in shown["test_message[handles]"]
+    assert "of the group of ranks 0, 2:" in shown["test_message_in_a_subgroup"]
 
 
 def test_both_ends_of_a_message_are_shown(finished: Finished) -> None:

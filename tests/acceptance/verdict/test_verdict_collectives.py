@@ -87,7 +87,7 @@ def test_unequal_number_can_be_expected(finished: Finished) -> None:
 
 
 def test_unequal_number_is_a_note_beside_a_failure(finished: Finished) -> None:
-    result = finished["test_failure_is_told_first"]
+    result = finished["test_failure_is_reported_first"]
     assert result.verdict == "failed"
     assert "the failure" in result.phase("call").message
     text = words(result.text)

@@ -114,17 +114,17 @@ def test_every_test_is_reported_once(dead: Finished, place: str, rank: int) -> N
 def test_peers_in_a_collective_are_no_cause(
     dead: Finished, place: str, death: Death, rank: int
 ) -> None:
-    """Each peer is told of once, in a line, after the root cause."""
+    """Each peer is named once, in a line, after the root cause."""
     text = result_of(dead, place, name_of(death, rank), rank).text
     lines = text.splitlines()
-    told = [(peer, n) for n, line in enumerate(lines) for peer in ranks_told(line) if peer != rank]
+    seen = [(peer, n) for n, line in enumerate(lines) for peer in ranks_named(line) if peer != rank]
     cause = next(n for n, line in enumerate(lines) if line.startswith(f"rank {rank}"))
-    assert sorted(peer for peer, _ in told) == sorted({0, 1, 2} - {rank}), text
-    assert all(found > cause for _, found in told), text
+    assert sorted(peer for peer, _ in seen) == sorted({0, 1, 2} - {rank}), text
+    assert all(found > cause for _, found in seen), text
     assert text.count("most recent call first") <= 1, text
 
 
-def ranks_told(line: str) -> set[int]:
+def ranks_named(line: str) -> set[int]:
     """The ranks that a line such as ``ranks 0, 2-3: passed`` speaks of."""
     found = re.match(r"ranks? ([\d, -]+): ", line)
     spans = [span.partition("-") for span in found[1].split(", ")] if found else []
@@ -360,6 +360,6 @@ def test_closed_descriptors_are_a_failure(odd: Finished, name: str, rank: int) -
 )
 def test_lasting_change_is_a_warning(odd: Finished, name: str, words: str) -> None:
     assert odd[f"test_{name}"].verdict == "passed"
-    told = [text for text in odd.warnings if f"test_{name}" in text]
-    assert told
-    assert all(words in text for text in told)
+    seen = [text for text in odd.warnings if f"test_{name}" in text]
+    assert seen
+    assert all(words in text for text in seen)

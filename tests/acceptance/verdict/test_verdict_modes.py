@@ -20,7 +20,8 @@ ONE_OF_EACH_END = (
     "raises or sigkill or exit0 or keyboard or skip_one or skip_mark or xfail_strict or xfail_crash"
     " or in_setup or one_less or in_teardown"
 )
-"""For modes that start ranks for each test: 0.3 s of CPU, and 3 s where each rank imports torch."""
+"""Cases for modes that start ranks for each test: 0.3 s of CPU, and 3 s where each rank imports
+torch."""
 MODES = {
     "spawn": ("--ddp-start-method=spawn", "-k", ONE_OF_EACH_END),
     "xdist": ("-n", "2"),
@@ -46,8 +47,8 @@ def run(new_suite: Callable[[], Suite]) -> Callable[..., Finished]:
     return run_once
 
 
-def told(finished: Finished) -> dict[str, list[tuple[str, str, str]]]:
-    """By test: phase, category and message of each report."""
+def seen(finished: Finished) -> dict[str, list[tuple[str, str, str]]]:
+    """The phase, category and message of each report, by test."""
     return {
         nodeid: [(report.when, report.category, report.message) for report in result.reports]
         for nodeid, result in finished.results.items()
@@ -56,7 +57,7 @@ def told(finished: Finished) -> dict[str, list[tuple[str, str, str]]]:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_same_verdicts(run: Callable[..., Finished], mode: str) -> None:
-    plain, other = told(run()), told(run(*MODES[mode]))
+    plain, other = seen(run()), seen(run(*MODES[mode]))
     assert len(plain) > 75
     assert (len(other) > 25) if "-k" in MODES[mode] else (other.keys() == plain.keys())
     assert {name: other[name] for name in other if other[name] != plain.get(name)} == {}

@@ -1,4 +1,4 @@
-"""Warnings that are raised in ranks: told once, and errors where the user says so."""
+"""Warnings that are raised in ranks: reported once, and errors where the user says so."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def warned(warning: Suite) -> Finished:
 
 
 @pytest.mark.parametrize("said", SAID)
-def test_warning_is_told_once(warned: Finished, said: str) -> None:
+def test_warning_is_reported_once(warned: Finished, said: str) -> None:
     warned.assert_outcomes(passed=3)
     assert [message for message in warned.warnings if said in message] == [said]
     summary = warned.stdout.partition("warnings summary")[2]

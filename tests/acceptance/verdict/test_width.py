@@ -47,12 +47,12 @@ def test_width(
         pytest.skip("xdist inside of xdist's own arguments")
     suite = new_suite()
     suite.write("test_width.py", SOURCE)
-    run = suite.run("--junitxml=told.xml", "--ddp-diagnosis=told", *args, env=env)
+    run = suite.run("--junitxml=diagnoses.xml", "--ddp-diagnosis=diagnoses", *args, env=env)
     lines = run.stdout.splitlines()
     assert (SENTENCE in lines) is is_wide
     assert SENTENCE in flat(run.stdout)
-    xml = (run.directory / "told.xml").read_text(encoding="utf-8")
+    xml = (run.directory / "diagnoses.xml").read_text(encoding="utf-8")
     assert SENTENCE.replace(" test", "\n  test") in xml
-    (path,) = (run.directory / "told").glob("*.json")
+    (path,) = (run.directory / "diagnoses").glob("*.json")
     (failure,) = json.loads(path.read_text(encoding="utf-8"))["failures"]
     assert failure["verdict"] == SENTENCE

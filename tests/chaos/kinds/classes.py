@@ -1,4 +1,4 @@
-"""Classes whose fixture of class scope has a fault: who of their tests has to tell it."""
+"""Classes whose fixture of class scope has a fault: which of their tests has to report it."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def report(directory: Path, mib: int) -> Iterator[tuple[str, dict[str, object]]]
     yield "cut", attempt(partial(open_on_all_ranks, cut))
     nobody = partial(open_on_all_ranks, directory / "none.pt", recipe=Recipe(fail, "never"))
     yield "producer", attempt(nobody)
-    # Two machines with two local files of one name, as far as the ranks can tell.
+    # Two machines with two local files of one name, as far as the ranks can see.
     publish._machine = lambda: f"machine {dist.get_rank()}"
     own = directory / ("small.pt" if dist.get_rank() == 0 else "large.pt")
     yield "different", attempt(partial(open_on_all_ranks, own))

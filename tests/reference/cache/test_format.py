@@ -101,7 +101,7 @@ def test_a_pickle_is_foreign_and_is_not_executed(tmp_path: Path) -> None:
     assert not planted.exists()
 
 
-def test_no_file_is_told_apart_from_a_bad_file(tmp_path: Path) -> None:
+def test_no_file_is_distinguished_from_a_bad_file(tmp_path: Path) -> None:
     with pytest.raises(CacheError, match="build it first") as caught:
         LatentCache.open(tmp_path / "none.pt")
     assert kinds(caught.value) == ["missing"]

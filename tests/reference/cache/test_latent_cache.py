@@ -124,7 +124,7 @@ def test_a_cache_that_is_replaced_goes_on_showing_what_was_checked(
     again.close()
 
 
-def test_too_small_a_shared_memory_is_told_with_both_sizes(tmp_path: Path) -> None:
+def test_too_small_a_shared_memory_is_reported_with_both_sizes(tmp_path: Path) -> None:
     sparse = tmp_path / "sparse"
     with sparse.open("wb") as file:
         file.truncate(1 << 42)

@@ -10,7 +10,7 @@ from ddp_reference.cache.repair import check
 from torch import Tensor
 
 
-def test_check_tells_a_sound_cache(cache_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_a_sound_cache(cache_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(cache_file)]) == 0
     assert "sound: 21 samples, digest " in capsys.readouterr().out
 

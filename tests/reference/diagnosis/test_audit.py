@@ -1,4 +1,4 @@
-"""The audit tells harmless work in place from writes that part the ranks' models."""
+"""The audit distinguishes harmless work in place from writes that part the ranks' models."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def test_a_write_that_depends_on_the_rank_is_not() -> None:
     assert "the ranks' models part ways" in str(finding)
 
 
-def test_a_write_that_is_alike_on_all_ranks_is_told_apart() -> None:
+def test_a_write_that_is_alike_on_all_ranks_is_distinguished() -> None:
     (finding,) = found(models.WritesAlike())["parameter"]
     assert (finding.operator, finding.rank_dependent) == ("aten.clamp_", False)
     assert not finding.harmless

@@ -37,7 +37,7 @@ def test_ranks_are_wrapped_in_ddp() -> None:
     assert "shapes cannot be multiplied" in report.crash.cause.error
 
 
-def test_a_factory_that_is_not_there_is_told() -> None:
+def test_a_factory_that_is_not_there_is_reported() -> None:
     with pytest.raises(ValueError, match=r"models:nothing gives no blocks:\nrank 0 raised"):
         first_failing_block("models:nothing", cwd=HERE)
 

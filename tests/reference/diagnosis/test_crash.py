@@ -73,7 +73,7 @@ def test_exit_code_0_before_the_end_is_no_success() -> None:
     assert report.cause.place.endswith(f"crashing.py:{line_of('os._exit')} in main")
 
 
-def test_an_exit_code_is_told() -> None:
+def test_an_exit_code_is_reported() -> None:
     report = crash_report([str(SCRIPT), "leaves"], timeout=90)
     assert str(report).startswith("rank 1 left with exit code 3")
 
@@ -107,7 +107,7 @@ Current thread 0x01 (most recent call first):
 """
 
 
-def test_a_rank_that_was_stopped_tells_where_it_was(tmp_path: Path) -> None:
+def test_a_rank_that_was_stopped_shows_where_it_was(tmp_path: Path) -> None:
     stack = (
         'Current thread 0x01 (most recent call first):\n  File "/home/me/train.py", line 7 in f\n'
     )
@@ -150,7 +150,9 @@ def test_words_for_each_end() -> None:
 
 
 @pytest.mark.parametrize(("line", "phase"), [(7, "construction of Model"), (6, "")])
-def test_a_phase_is_told_while_its_line_is_executed(tmp_path: Path, line: int, phase: str) -> None:
+def test_a_phase_is_reported_while_its_line_is_executed(
+    tmp_path: Path, line: int, phase: str
+) -> None:
     page = StatusPage(str(tmp_path / "rank-0.phase"))
     page.write(PHASE, note_of("construction of Model", f"/home/me/train.py:{line} in f", 1))
     (tmp_path / "rank-0.fault").write_text(STACK)

@@ -18,7 +18,7 @@ Module = Callable[..., ImageNetDataModule]
 
 @pytest.fixture
 def module(dataset: Path, tmp_path: Path) -> Module:
-    """Makes a prepared data module, batches of 4 unless told otherwise."""
+    """Makes a prepared data module, batches of 4 unless given otherwise."""
 
     def make(root: Path = dataset, **arguments: object) -> ImageNetDataModule:
         defaults = {"batch_size": 4, "resolution": 16, "val_resolution": 16}

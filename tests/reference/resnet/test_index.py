@@ -113,7 +113,9 @@ def test_a_second_run_decodes_and_writes_nothing(copy: Path, decoded: list[str])
 
 
 def last_write(path: Path) -> tuple[int, int, int]:
-    """Of a file. When it was read is no part of it, which a kernel may note at a first reading."""
+    """The moment of a file's last write. When it was read is no part of it, which a kernel may note
+    at a first reading.
+    """
     found = path.stat()
     return found.st_ino, found.st_size, found.st_mtime_ns
 

@@ -91,7 +91,7 @@ def test_one_run_has_one_directory_with_each_file_once(first: Finished, runs: Pa
     assert (directory / "checkpoints" / "last.ckpt").is_file()
 
 
-def test_the_log_tells_the_run_once(first: Finished, runs: Path) -> None:
+def test_the_log_has_the_run_once(first: Finished, runs: Path) -> None:
     text = (runs / "local" / "version_0" / "training.log").read_text()
     said = [line.split(" ", 1)[1] for line in text.splitlines()]
     assert said[0] == "training starts: 2 ranks, epochs 0 to 2, resumed from None"

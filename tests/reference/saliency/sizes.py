@@ -3,4 +3,4 @@
 from __future__ import annotations
 
 SIZE = (16, 12)
-"""Of the images, width and height in pixels."""
+"""The size of the images, width and height in pixels."""

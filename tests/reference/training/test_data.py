@@ -136,7 +136,7 @@ def test_noise_is_a_function_of_seed_epoch_and_sample(cache: LatentCache) -> Non
     assert len(draws) == 60
 
 
-def test_a_sample_tells_where_it_is_from(cache: LatentCache) -> None:
+def test_a_sample_shows_where_it_is_from(cache: LatentCache) -> None:
     sample = LatentPairs(cache, range(4, 12), 0)[SampleKey(7, 3, 0.0)]
     assert (int(sample["id"]), int(sample["epoch"]), float(sample["weight"])) == (7, 7, 0.0)
     assert torch.equal(sample["field"], cache.tensor("field")[7])

@@ -46,7 +46,9 @@ def world_of(strategy: Strategy, ddp: Ddp) -> World:
 
 
 def made(config: TrainConfig, world: World, rate: float) -> tuple[nn.Module, Optimizer]:
-    """With a group that decays and one that does not, at other rates for each ``rate``."""
+    """An optimizer with a group that decays and one that does not, at other rates for each
+    ``rate``.
+    """
     model = wrap(build_model(STAGES["operator"], config), config, world)
     matrices = [p for p in model.parameters() if p.dim() > 1]
     vectors = [p for p in model.parameters() if p.dim() < 2]

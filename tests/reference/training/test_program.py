@@ -151,7 +151,7 @@ def test_both_ranks_end_well_when_nothing_happens(endings: dict[str, list[int]])
 def test_an_end_of_rank_1_fails_rank_0_too(
     endings: dict[str, list[int]], deed: str, second: int
 ) -> None:
-    """os._exit(0) and SIGKILL are beyond the reach of the rank itself; its peers tell."""
+    """os._exit(0) and SIGKILL are beyond the reach of the rank itself; its peers report them."""
     assert endings[deed] == [1, second]
 
 

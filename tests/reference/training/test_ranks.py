@@ -171,7 +171,7 @@ def test_training_is_that_of_one_process(
     for result in results(ranks, name):
         assert losses(result) == pytest.approx(single["losses"], rel=1e-4)
         assert losses(result, "validation_loss") == pytest.approx(single["validation"], rel=1e-4)
-        # Under Join a rank without samples in the last step has no norm to tell.
+        # Under Join a rank without samples in the last step has no norm to report.
         norms = result["norms"] if len(result["norms"]) == STEPS else None
         assert norms is None or norms == pytest.approx(single["norms"], rel=1e-3)
     assert len(results(ranks, name)[0]["norms"]) == STEPS

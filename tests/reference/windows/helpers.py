@@ -16,7 +16,7 @@ FEATURES = 5
 
 @dataclass(frozen=True)
 class Delivery:
-    """One sample that reached the model, as the sample itself tells it."""
+    """One sample that reached the model, as the sample itself has it."""
 
     stage: str
     epoch: int

@@ -96,7 +96,7 @@ def test_the_loss_goes_down(archive: Path, tmp_path: Path) -> None:
     assert epochs[1]["train_window"] == "2024-01-02T00:00/2024-01-05T00:00"
 
 
-def test_the_log_tells_why_a_run_ended(archive: Path, tmp_path: Path) -> None:
+def test_the_log_shows_why_a_run_ended(archive: Path, tmp_path: Path) -> None:
     class Broken(WindowGNN):
         def validation_step(self, batch: Any, batch_idx: int) -> None:
             raise FloatingPointError("loss is nan")

@@ -34,8 +34,8 @@ def settle(
     counts: tuple[GroupCount, ...] = (PAIR,),
     unclear: bool = False,
 ) -> Balance:
-    told = {0: Traffic(tuple(zero), False, False), 1: Traffic(tuple(one), False, unclear)}
-    return balance({0: (PAIR,), 1: counts}, told, before or {}, keeps=keeps)
+    traffic = {0: Traffic(tuple(zero), False, False), 1: Traffic(tuple(one), False, unclear)}
+    return balance({0: (PAIR,), 1: counts}, traffic, before or {}, keeps=keeps)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_what_is_even_leaves_nothing(zero: list[MessageCounts], one: list[Messag
         ([send(1, 2)], [receive(-1)], OPEN, 1, "a.py:1"),
     ],
 )
-def test_what_is_odd_is_told(
+def test_what_is_odd_is_reported(
     zero: list[MessageCounts], one: list[MessageCounts], way: MessageRoute, count: int, site: str
 ) -> None:
     assert settle(zero, one) == Balance((UnmatchedMessages(way, count, site),), {})
@@ -75,13 +75,13 @@ def test_tags_are_apart() -> None:
 
 
 def test_a_receive_from_any_takes_what_no_other_does() -> None:
-    told = {
+    traffic = {
         0: Traffic((receive_of_three(-1), receive_of_three(1)), False, False),
         1: Traffic((send_of_three(),), False, False),
         2: Traffic((send_of_three(),), False, False),
     }
     three = GroupCount("0", (0, 1, 2), 0)
-    assert balance(dict.fromkeys(told, (three,)), told, {}, keeps=False) == NOTHING
+    assert balance(dict.fromkeys(traffic, (three,)), traffic, {}, keeps=False) == NOTHING
 
 
 def send_of_three() -> MessageCounts:
@@ -99,11 +99,11 @@ def receive_of_three(peer: int) -> MessageCounts:
         pytest.param((GroupCount("0", (0, 1), 0, failed=True),), id="failed on one rank"),
     ],
 )
-def test_of_a_group_that_is_not_whole_nothing_is_told(counts: tuple[GroupCount, ...]) -> None:
+def test_of_a_group_that_is_not_whole_nothing_is_reported(counts: tuple[GroupCount, ...]) -> None:
     assert settle([send(1)], [], counts=counts) == NOTHING
 
 
-def test_where_a_fixtures_thread_sends_nothing_is_told() -> None:
+def test_where_a_fixtures_thread_sends_nothing_is_reported() -> None:
     assert settle([send(1)], [], unclear=True, keeps=True) == NOTHING
 
 
@@ -117,11 +117,11 @@ def test_what_a_fixture_begins_is_open_while_it_is_up() -> None:
     assert settle([send(1)], [receive(0)], {OPEN: -1}, keeps=True) == Balance((), {OPEN: -1})
 
 
-def test_what_a_fixture_leaves_is_told_when_it_is_gone() -> None:
+def test_what_a_fixture_leaves_is_reported_when_it_is_gone() -> None:
     assert settle([], [], {OPEN: 1}) == Balance((UnmatchedMessages(OPEN, 1, ""),), {})
 
 
-def test_what_a_test_leaves_beside_a_fixtures_is_told_once() -> None:
+def test_what_a_test_leaves_beside_a_fixtures_is_reported_once() -> None:
     left = settle([send(1, 2, 1)], [], keeps=True)
     assert left == Balance((UnmatchedMessages(OPEN, 1, "a.py:1"),), {OPEN: 1})
     assert settle([], [], left.open, keeps=True) == Balance((), {OPEN: 1})

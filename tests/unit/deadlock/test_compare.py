@@ -21,7 +21,7 @@ _files = itertools.count()
 
 
 def source(text: str) -> str:
-    """A file with these lines, as far as tracebacks and hints can tell."""
+    """A file with these lines, as far as tracebacks and hints can see."""
     path = f"/src/test_compared_{next(_files)}.py"
     linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
     return path
@@ -110,21 +110,21 @@ UNMET = {
 
 @pytest.mark.parametrize(("one", "two"), UNMET.values(), ids=UNMET.keys())
 def test_what_is_sent_must_be_what_is_expected(one: CallRecord, two: CallRecord) -> None:
-    told = differ((one,), (two,))
-    assert told.startswith("the ranks differ in collective #1 of the default group:")
-    assert re.search(r"\n  rank [01] sends \d x float32 to rank [01], which expects \d x ", told)
+    shown = differ((one,), (two,))
+    assert shown.startswith("the ranks differ in collective #1 of the default group:")
+    assert re.search(r"\n  rank [01] sends \d x float32 to rank [01], which expects \d x ", shown)
 
 
 def test_dtype_of_pieces_must_be_one() -> None:
-    told = differ((pieces("all_gather", "4", "4"),), (pieces("all_gather", "4", "4", "int32"),))
-    assert "rank 0: all_gather(4 x float32)\n" in told
-    assert "rank 1: all_gather(4 x int32)\n" in told
+    shown = differ((pieces("all_gather", "4", "4"),), (pieces("all_gather", "4", "4", "int32"),))
+    assert "rank 0: all_gather(4 x float32)\n" in shown
+    assert "rank 1: all_gather(4 x int32)\n" in shown
 
 
 def test_uneven_pieces_are_shown() -> None:
-    told = differ(*((record,) for record in UNMET["splits"]))
-    assert "all_to_all(sends 1 x float32; 2 x float32, receives 1 x float32; 2 x " in told
-    assert told.endswith("rank 0 sends 2 x float32 to rank 1, which expects 1 x float32")
+    shown = differ(*((record,) for record in UNMET["splits"]))
+    assert "all_to_all(sends 1 x float32; 2 x float32, receives 1 x float32; 2 x " in shown
+    assert shown.endswith("rank 0 sends 2 x float32 to rank 1, which expects 1 x float32")
 
 
 MET = {
@@ -156,12 +156,12 @@ def test_a_call_that_torch_refused_contradicts_nothing() -> None:
 
 def test_text_shows_all_ranks_side_by_side() -> None:
     path = source("dist.all_reduce(x, op=dist.ReduceOp.MAX)\n    dist.broadcast(y, 0)\n")
-    told = differ(
+    shown = differ(
         (call(1, site=f"{path}:1", reduce_op="MAX"),),
         (call(1, "broadcast", site=f"{path}:2", root=0, numel=None, dtype=None),),
         (call(1, site="/src/gone.py:7"),),
     )
-    assert told == (
+    assert shown == (
         "the ranks differ in collective #1 of the default group:\n"
         "  rank 0: all_reduce(MAX, 4 x float32)\n"
         f"    at {path}:1: dist.all_reduce(x, op=dist.ReduceOp.MAX)\n"
@@ -172,7 +172,7 @@ def test_text_shows_all_ranks_side_by_side() -> None:
     )
 
 
-def test_first_difference_is_told() -> None:
+def test_first_difference_is_reported() -> None:
     mine = tuple(call(number) for number in range(1, 5))
     other = (mine[0], call(2), call(3, numel=8), call(4, dtype="int32"))
     assert "collective #3 " in differ(mine, other)
@@ -187,11 +187,11 @@ def test_any_two_ranks_may_be_the_ones_that_differ() -> None:
 
 
 def test_difference_names_the_group_by_its_members() -> None:
-    told = difference(
+    shown = difference(
         counts(1, 1, group="3"),
         {0: (call(1, group="3"),), 1: (call(1, group="3", numel=8),)},
     )
-    assert told.startswith("the ranks differ in collective #1 of the group of ranks 0, 1:")
+    assert shown.startswith("the ranks differ in collective #1 of the group of ranks 0, 1:")
 
 
 def test_calls_of_other_groups_are_no_part_of_it() -> None:
@@ -264,8 +264,8 @@ def loop(numbers: range, line: int = 1) -> tuple[CallRecord, ...]:
 
 
 def test_rank_that_stops_earlier() -> None:
-    told = differ(loop(range(1, 4)), loop(range(1, 3)))
-    assert told == (
+    shown = differ(loop(range(1, 4)), loop(range(1, 3)))
+    assert shown == (
         "the ranks diverge at collective #3 of the default group:\n"
         "  rank 0: all_reduce(SUM, 4 x float32)\n"
         "    at /src/loop.py:1: /src/loop.py:1\n"
@@ -274,16 +274,16 @@ def test_rank_that_stops_earlier() -> None:
 
 
 def test_rank_that_never_called() -> None:
-    told = differ(loop(range(1, 4)), (), loop(range(1, 4)), ())
-    assert told.startswith("the ranks diverge at collective #1 ")
-    assert told.endswith("  ranks 1, 3: no collective")
+    shown = differ(loop(range(1, 4)), (), loop(range(1, 4)), ())
+    assert shown.startswith("the ranks diverge at collective #1 ")
+    assert shown.endswith("  ranks 1, 3: no collective")
 
 
 def test_one_collective_more_in_the_middle() -> None:
     extra = (*loop(range(1, 3)), call(3, site="/src/loop.py:9"), *loop(range(4, 5)))
-    told = differ(extra, loop(range(1, 4)))
-    assert told.startswith("the ranks diverge at collective #3 ")
-    assert "rank 1" in told
+    shown = differ(extra, loop(range(1, 4)))
+    assert shown.startswith("the ranks diverge at collective #3 ")
+    assert "rank 1" in shown
 
 
 def test_same_text_on_two_lines_is_no_parting() -> None:
@@ -299,14 +299,14 @@ def test_ranks_that_asked_as_often_do_not_part() -> None:
 
 def test_collective_that_came_from_elsewhere_parts_them() -> None:
     # Rank 1's first comes from C++: DDP's reducer, for example.
-    told = difference(counts(3, 2), {0: loop(range(1, 4)), 1: loop(range(2, 3))})
-    assert told.startswith("the ranks diverge at collective #1 ")
-    assert told.endswith("  rank 1: one not known, from C++ or long ago")
+    shown = difference(counts(3, 2), {0: loop(range(1, 4)), 1: loop(range(2, 3))})
+    assert shown.startswith("the ranks diverge at collective #1 ")
+    assert shown.endswith("  rank 1: one not known, from C++ or long ago")
 
 
 def test_rank_without_any_call_from_python_does_not_part_them() -> None:
-    told = difference(counts(3, 2), {0: loop(range(1, 4)), 1: ()})
-    assert told.startswith("the ranks diverge at collective #3 ")
+    shown = difference(counts(3, 2), {0: loop(range(1, 4)), 1: ()})
+    assert shown.startswith("the ranks diverge at collective #3 ")
 
 
 def test_forgotten_calls_are_no_parting() -> None:
@@ -318,8 +318,8 @@ def test_forgotten_calls_are_no_parting() -> None:
 
 def test_call_from_elsewhere_among_many_parts_them() -> None:
     two = (*loop(range(1, 1500)), *loop(range(1501, 2001)))
-    told = difference(counts(2001, 2000), {0: loop(range(1, 2002)), 1: two})
-    assert told.startswith("the ranks diverge at collective #1500 ")
+    shown = difference(counts(2001, 2000), {0: loop(range(1, 2002)), 1: two})
+    assert shown.startswith("the ranks diverge at collective #1500 ")
 
 
 def test_every_group_is_compared() -> None:
@@ -338,9 +338,9 @@ def test_unequal_numbers_without_any_call_are_left_to_the_merge() -> None:
     assert difference(counts(3, 2), {0: (), 1: ()}) == ""
 
 
-def test_contradiction_is_told_before_the_parting() -> None:
-    told = differ((*loop(range(1, 3)), call(3)), (*loop(range(1, 2), line=5), call(2, numel=8)))
-    assert told.startswith("the ranks differ in collective #2 ")
+def test_contradiction_is_reported_before_the_parting() -> None:
+    shown = differ((*loop(range(1, 3)), call(3)), (*loop(range(1, 2), line=5), call(2, numel=8)))
+    assert shown.startswith("the ranks differ in collective #2 ")
 
 
 # ------------------------------------------------------------------ what C++ issues
@@ -350,7 +350,7 @@ def native(number: int, **known: Any) -> CallRecord:
     return call(number, site="", reduce_op=None, **known)
 
 
-def test_first_meeting_with_what_cpp_issued_is_told_before_the_last_difference() -> None:
+def test_first_meeting_with_what_cpp_issued_is_reported_before_the_last_difference() -> None:
     path = source("dist.all_reduce(x)\n")
     one = (call(1, site=f"{path}:1"), native(2), native(3, operation="broadcast"))
     two = (native(1), native(2), native(3))
@@ -371,8 +371,8 @@ def test_first_meeting_with_what_cpp_issued_is_told_before_the_last_difference()
 def test_meeting_explains_a_hang_and_is_no_verdict() -> None:
     ranks = {0: (call(1), native(2)), 1: (native(1), native(2))}
     assert difference(counts(2, 2), ranks) == ""
-    told = difference(counts(2, 2), ranks, sides=2)
-    assert told.startswith("the ranks first diverge at collective #1 ")
+    shown = difference(counts(2, 2), ranks, sides=2)
+    assert shown.startswith("the ranks first diverge at collective #1 ")
 
 
 @pytest.mark.parametrize("unlike", [{"numel": 8}, {"dtype": "int32"}], ids=str)
@@ -426,10 +426,10 @@ def test_swap_is_no_difference() -> None:
     assert differ(at(path, 1, 2), at(path, 2, 1)) == ""
 
 
-def test_each_swapped_pair_is_told_once() -> None:
+def test_each_swapped_pair_is_reported_once() -> None:
     path = source(ALPHA_BETA)
-    told = suspect(at(path, 1, 2, 1, 1), at(path, 2, 1, 1, 1), at(path, 2, 1, 1, 1))
-    assert len(told) == 1
+    shown = suspect(at(path, 1, 2, 1, 1), at(path, 2, 1, 1, 1), at(path, 2, 1, 1, 1))
+    assert len(shown) == 1
 
 
 @pytest.mark.parametrize(
@@ -506,8 +506,8 @@ def test_branch_that_has_both_in_crossed_order_is_a_swap() -> None:
 def test_lines_of_two_files_are_in_no_branch_of_one_if() -> None:
     one, two = source("if a:\n    f(x)\nelse:\n    f(y)\n"), source("0\n0\n0\nf(y)\n")
     x, y = f"{one}:2", f"{two}:4"
-    told = suspect((call(1, site=x), call(2, site=y)), (call(1, site=y), call(2, site=x)))
-    assert len(told) == 1
+    shown = suspect((call(1, site=x), call(2, site=y)), (call(1, site=y), call(2, site=x)))
+    assert len(shown) == 1
 
 
 @pytest.mark.parametrize("judge", [difference, lambda *known: "".join(suspicions(*known))])

@@ -113,6 +113,6 @@ def test_text_has_the_culprit_first_and_a_table() -> None:
         (None, "as in code that holds the GIL"),
     ],
 )
-def test_of_a_silent_rank_only_what_was_seen_is_told(busy: bool | None, words: str) -> None:
+def test_of_a_silent_rank_only_what_was_seen_is_reported(busy: bool | None, words: str) -> None:
     remark = diagnose_timeout([look(0, WAITS), look(1, busy=busy)]).remarks[1]
     assert remark.removeprefix("does not answer").lstrip(":, ") == words

@@ -26,7 +26,7 @@ def begun(text: str, *, thread: int = 1) -> Traffic:
     return Traffic((), lost=False, unclear=False, shapes=(*shapes,), order=(*range(len(shapes)),))
 
 
-def told(*ranks: str | Traffic, before: dict[MessageRoute, int] | None = None) -> str:
+def shown(*ranks: str | Traffic, before: dict[MessageRoute, int] | None = None) -> str:
     counts = dict.fromkeys(ALL, (GroupCount("0", ALL, 0),))
     traffic = {
         rank: begun(each) if isinstance(each, str) else each for rank, each in enumerate(ranks)
@@ -48,7 +48,7 @@ def told(*ranks: str | Traffic, before: dict[MessageRoute, int] | None = None) -
     ],
 )
 def test_other_dtypes_are_found(ranks: tuple[str, ...], where: str) -> None:
-    assert told(*ranks) == f"the ranks differ in {where} of the default group"
+    assert shown(*ranks) == f"the ranks differ in {where} of the default group"
 
 
 @pytest.mark.parametrize(
@@ -66,20 +66,20 @@ def test_other_dtypes_are_found(ranks: tuple[str, ...], where: str) -> None:
     ],
 )
 def test_equal_dtypes_are_not_accused(ranks: tuple[str, ...]) -> None:
-    assert told(*ranks) == ""
+    assert shown(*ranks) == ""
 
 
 def test_messages_of_several_threads_have_no_order() -> None:
     first, second = begun("s1:f4", thread=1), begun("s1:i4", thread=2)
     sent = Traffic((), False, False, (), first.shapes + second.shapes, (0, 1))
-    assert told(sent, "r0:i4 r0:f4") == ""
-    assert " in a message to rank 1 of " in told(sent, "r0:f4 r0:f4")
+    assert shown(sent, "r0:i4 r0:f4") == ""
+    assert " in a message to rank 1 of " in shown(sent, "r0:f4 r0:f4")
 
 
 def test_a_loop_is_one_shape() -> None:
     sent = begun("s1:f4 s1:i4")
     both = Traffic((), False, False, (), sent.shapes, (0, 0, 0, 1))
-    assert " in message #4 from " in told(both, "r0:f4 r0:f4 r0:f4 r0:f4")
+    assert " in message #4 from " in shown(both, "r0:f4 r0:f4 r0:f4 r0:f4")
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_messages_of_an_unknown_order_are_not_compared(
     receiver = Traffic(
         (), receiver.lost, receiver.unclear, receiver.dropped, there.shapes, there.order
     )
-    assert told("s1:f4", receiver, before=before) == ""
+    assert shown("s1:f4", receiver, before=before) == ""
 
 
 def test_messages_of_a_group_that_is_not_whole_are_not_compared() -> None:

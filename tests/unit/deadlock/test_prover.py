@@ -187,7 +187,7 @@ def test_one_hopeless_need_of_several_is_enough() -> None:
     assert hang.sentence.endswith("rank 2 has ended the test without it")
 
 
-def test_ended_rank_is_told_before_a_cycle() -> None:
+def test_ended_rank_is_reported_before_a_cycle() -> None:
     stands = {**ring(2), 2: stuck(receive(1, 3, 2, 3), counts=()), 3: ended()}
     assert proof(stands).sentence.startswith("deadlock: rank 2 waits in recv #1 from rank 3")
 

@@ -59,7 +59,7 @@ def test_collectives_at_different_places_do_not_contradict(elsewhere: PendingOpe
     assert prove(stands) is None
 
 
-def test_unlike_sizes_cannot_be_told_where_one_is_unknown() -> None:
+def test_unlike_sizes_cannot_be_seen_where_one_is_unknown() -> None:
     unknown = collective(1, 0, 1, numel=None, dtype=None)
     assert prove({0: stuck(pair(1)), 1: stuck(unknown)}) is None
 
@@ -79,7 +79,7 @@ def test_contradiction_with_what_an_ended_rank_left_open() -> None:
     assert accused({0: stuck(pair(1)), 1: left_open}) == {0}
 
 
-def test_contradiction_is_told_before_other_needs() -> None:
+def test_contradiction_is_reported_before_other_needs() -> None:
     three = collective(2, 0, 1, 2)
     stands = {
         0: stuck(collective(3, 0, 1, 2)),
@@ -111,7 +111,7 @@ def test_root_that_is_not_known_contradicts_nothing() -> None:
 
 
 UNLIKE = collective(1, 0, 1, numel=8)
-"""Beside the first collective of a pair, which has 4 elements."""
+"""A collective unlike the first collective of a pair, which has 4 elements."""
 
 
 def test_wait_of_another_size_than_what_an_ended_rank_has_done() -> None:

@@ -73,9 +73,9 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
     _forget()
 
 
-def _write_tool(path: Path, told: dict[str, Any]) -> None:
-    text = "\n".join(told["stdout"])
-    path.write_text(f"#!/bin/sh\n/bin/cat <<'END'\n{text}\nEND\nexit {told['status']}\n")
+def _write_tool(path: Path, printed: dict[str, Any]) -> None:
+    text = "\n".join(printed["stdout"])
+    path.write_text(f"#!/bin/sh\n/bin/cat <<'END'\n{text}\nEND\nexit {printed['status']}\n")
     path.chmod(0o755)
 
 

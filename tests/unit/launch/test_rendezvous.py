@@ -29,7 +29,7 @@ def test_sockets_that_are_open_together_have_ports_of_their_own() -> None:
         assert first.getsockname() != second.getsockname()
 
 
-def test_ranks_are_told_where_they_are_as_by_torchrun() -> None:
+def test_ranks_get_their_place_as_from_torchrun() -> None:
     environments = [rank_environment(rank, 3, 4711, "abc") for rank in range(3)]
     for name in ("RANK", "LOCAL_RANK", "ROLE_RANK"):
         assert [environment[name] for environment in environments] == ["0", "1", "2"]
@@ -47,7 +47,7 @@ def test_no_rank_is_to_listen_by_itself() -> None:
 
 
 def test_a_pool_keeps_its_run_and_has_a_new_port_after_each_use() -> None:
-    """A rank that starts between two tests is told the port of the next."""
+    """A rank that starts between two tests gets the port of the next."""
     pool = Rendezvous(World("gloo", 2, None, init=True), "abc", open_port)
     first = [pool.environment(rank)["MASTER_PORT"] for rank in (0, 1, 1)]
     pool.renew()  # nobody has been there
@@ -88,8 +88,8 @@ def test_a_world_on_one_machine_of_several_is_its_first() -> None:
 def test_ranks_of_two_machines_meet_where_the_first_is() -> None:
     world = World("gloo", 2, None, init=True, nodes=(0, 1))
     pool = Rendezvous(world, "abc", lambda _: Port("10.0.0.1", 4711))
-    told = [pool.environment(rank) for rank in range(2)]
-    assert {(place["MASTER_ADDR"], place["MASTER_PORT"]) for place in told} == {
+    shown = [pool.environment(rank) for rank in range(2)]
+    assert {(place["MASTER_ADDR"], place["MASTER_PORT"]) for place in shown} == {
         ("10.0.0.1", "4711")
     }
     port = pool.take()

@@ -35,11 +35,11 @@ def text_of(pieces: list[Piece]) -> str:
 def test_lines(written: bytes, shown: str, rest: str) -> None:
     for size in (1, 2, len(written)):
         output = OutputPipe("stdout", PREFIX)
-        told = ""
+        seen = ""
         for start in range(0, len(written), size):
             os.write(output.theirs, written[start : start + size])
-            told += text_of(output.read())
-        assert told == "".join(f"{PREFIX}{line}\n" for line in shown.split("|"))
+            seen += text_of(output.read())
+        assert seen == "".join(f"{PREFIX}{line}\n" for line in shown.split("|"))
         assert text_of(output.rest()) == (f"{PREFIX}{rest}\n" if rest else "")
         os.close(output.theirs)
         output.close()
@@ -99,11 +99,11 @@ class Odd:
 
 def test_fields_travel(log: LogSocket) -> None:
     send(log, record("", trial=7, share=0.5, none=None, odd=Odd(), big=10**5000, of=int, on=True))
-    told = receive(log)
-    values = {name: vars(told)[name] for name in ("trial", "share", "none", "of", "on")}
+    seen = receive(log)
+    values = {name: vars(seen)[name] for name in ("trial", "share", "none", "of", "on")}
     assert values == {"trial": 7, "share": 0.5, "none": None, "of": "<class 'int'>", "on": True}
-    assert vars(told)["odd"] == "<Odd whose str() raised ValueError('no text')>"
-    assert str(vars(told)["big"])
+    assert vars(seen)["odd"] == "<Odd whose str() raised ValueError('no text')>"
+    assert str(vars(seen)["big"])
 
 
 def test_an_exception_is_text(log: LogSocket) -> None:

@@ -1,4 +1,4 @@
-"""What torch's C++ stacks on standard error tell about a crash."""
+"""What torch's C++ stacks on standard error show of a crash."""
 
 from __future__ import annotations
 

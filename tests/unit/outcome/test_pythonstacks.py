@@ -169,7 +169,7 @@ def test_any_text_is_survived(text: str) -> None:
 # ------------------------------------------------------------------ which thread
 
 
-def test_fatal_error_is_told_by_the_current_thread() -> None:
+def test_fatal_error_is_located_by_the_current_thread() -> None:
     text = (
         stacks(TORCH, USER, header=THREAD, title="Fatal Python error: Bus error")
         + "\n"
@@ -178,7 +178,7 @@ def test_fatal_error_is_told_by_the_current_thread() -> None:
     assert main_stack(text) == frames(HELPER)
 
 
-def test_fatal_error_outside_python_is_told_by_the_test_thread() -> None:
+def test_fatal_error_outside_python_is_located_by_the_test_thread() -> None:
     """gloo aborts in a thread of its own, which has no Python frame."""
     text = (
         stacks(USER, header=THREAD, title="Fatal Python error: Aborted")
@@ -188,19 +188,19 @@ def test_fatal_error_outside_python_is_told_by_the_test_thread() -> None:
     assert main_stack(text)[0] == Frame(*USER)
 
 
-def test_dump_on_request_is_told_by_the_test_thread() -> None:
+def test_dump_on_request_is_located_by_the_test_thread() -> None:
     """The signal may be taken by any thread."""
     text = stacks(USER, header=THREAD) + "\n" + stacks(HELPER, machinery=False)
     assert main_stack(text)[0] == Frame(*USER)
 
 
-def test_without_pytest_the_current_thread_tells() -> None:
+def test_without_pytest_the_current_thread_decides() -> None:
     """A stack of more than 100 calls is cut before it reaches pytest."""
     text = stacks(HELPER, machinery=False) + "\n" + stacks(USER, header=THREAD, machinery=False)
     assert main_stack(text) == frames(HELPER)
 
 
-def test_without_anything_the_oldest_thread_tells() -> None:
+def test_without_anything_the_oldest_thread_decides() -> None:
     text = (
         stacks(HELPER, header=THREAD, machinery=False)
         + "\n"
@@ -218,7 +218,7 @@ def test_dump_is_whole_where_it_has_the_frames_that_run_the_test() -> None:
     assert is_whole(stacks(*[HELPER] * 100, machinery=False))
 
 
-def test_last_dump_with_a_frame_tells() -> None:
+def test_last_dump_with_a_frame_decides() -> None:
     assert main_stack(stacks(HELPER) + stacks(USER))[0] == Frame(*USER)
     assert main_stack(stacks(HELPER) + NO_PYTHON_FRAME)[0] == Frame(*HELPER)
 
@@ -307,7 +307,7 @@ def test_shortened_path(file: str, shown: str) -> None:
 
 
 def test_shortened_path_of_the_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where it is installed from a checkout."""
+    """The path is short also where it is installed from a checkout."""
     monkeypatch.chdir(tmp_path)
     assert shorten(stack_dumps.__file__) == "pytest_ddp/outcome/stack_dumps.py"
 

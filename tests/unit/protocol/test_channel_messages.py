@@ -189,7 +189,7 @@ def test_frame_that_comes_twice(ends: Ends) -> None:
     assert [message for message, _ in error.value.before] == [Finish()]
 
 
-def test_text_in_the_stream_is_told_before_its_length_is_there(ends: Ends) -> None:
+def test_text_in_the_stream_is_reported_before_its_length_is_there(ends: Ends) -> None:
     ends.write(b"print() of a test that took our descriptor\n")
     with pytest.raises(ChannelError, match="expected"):
         ends.hear()

@@ -40,7 +40,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def config(*modules: str) -> Any:
-    """Of a session in which these modules have a part in how reports travel."""
+    """The config of a session in which these modules have a part in how reports travel."""
     parts = [SimpleNamespace(function=SimpleNamespace(__module__=name)) for name in modules]
     of_pytest = SimpleNamespace(function=SimpleNamespace(__module__="_pytest.reports"))
     to = SimpleNamespace(get_hookimpls=lambda: [of_pytest])
@@ -70,9 +70,9 @@ def test_what_is_kept_is_read_as_it_was(path: Path) -> None:
     reports = [made.report(phase, start=1e9 + 1 / 3, duration=1 / 7) for phase in Phase]
     for report in reports:
         assert mine.take(report)
-    told = tuple(passed(Phase(report.when), report) for report in reports)
-    assert buffered_reports.read(path) == RecoveredReports(3, told)
-    assert mine.passed() == told
+    shown = tuple(passed(Phase(report.when), report) for report in reports)
+    assert buffered_reports.read(path) == RecoveredReports(3, shown)
+    assert mine.passed() == shown
 
 
 def test_next_test_begins_with_nothing(path: Path) -> None:
@@ -87,9 +87,9 @@ def test_next_test_begins_with_nothing(path: Path) -> None:
 def test_rank_is_killed(path: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", KILLED, path], cwd=os.getcwd(), check=False)
     assert killed.returncode == -9
-    told = buffered_reports.read(path)
-    assert (told.test, [one.phase for one in told.passed]) == (7, [Phase.SETUP])
-    assert told.passed[0].start == int((1e9 + 1 / 3) * 1e9)
+    shown = buffered_reports.read(path)
+    assert (shown.test, [one.phase for one in shown.passed]) == (7, [Phase.SETUP])
+    assert shown.passed[0].start == int((1e9 + 1 / 3) * 1e9)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_plugins_that_read_reports_get_them(path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["x", "1\nsetup", "1\nsetup 1 2 x", "1\nlunch 1 2 3"])
-def test_page_that_a_test_has_written_into_tells_nothing(path: Path, text: str) -> None:
+def test_page_that_a_test_has_written_into_shows_nothing(path: Path, text: str) -> None:
     StatusPage(str(path)).write(KEPT, framed(*text.split("\n")))
     assert buffered_reports.read(path) == RecoveredReports()
 

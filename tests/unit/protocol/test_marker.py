@@ -1,4 +1,4 @@
-"""The page that tells what a rank was doing, also of a rank that was killed."""
+"""The page that shows what a rank was doing, also of a rank that was killed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_lost_channel_is_read_whatever_the_main_thread_notes_then(tmp_path: Path
     assert read(tmp_path / "page") == StatusNote("call: backward", "a.py:1 in f", cut_off=True)
 
 
-def test_sight_tells_that_the_phase_is_over(tmp_path: Path) -> None:
+def test_sight_shows_that_the_phase_is_over(tmp_path: Path) -> None:
     """What began the phase that is over says nothing of the wider one."""
     page = StatusPage(str(tmp_path / "page"))
     note = note_of("call: construction of Net", "a.py:1 in f", 1)

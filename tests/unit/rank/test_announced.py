@@ -14,17 +14,17 @@ import pytest
 
 from pytest_ddp.rank.status.landmarks import TransparentWrapper
 
-TOLD: list[str] = []
+CALLS: list[str] = []
 
 
 def _begin(instance: Any, caller: FrameType) -> Any:
-    TOLD.append(f"{type(instance).__name__} from {caller.f_code.co_name}")
-    return lambda: TOLD.append("end")
+    CALLS.append(f"{type(instance).__name__} from {caller.f_code.co_name}")
+    return lambda: CALLS.append("end")
 
 
 def function(a: int, *, b: int = 2) -> tuple[int, str]:
     """Its words."""
-    TOLD.append("call")
+    CALLS.append("call")
     return a // b, _getframe(1).f_code.co_name
 
 
@@ -42,44 +42,46 @@ Thing.method = TransparentWrapper(Thing.method, _begin)  # type: ignore[method-a
 
 
 @pytest.fixture(autouse=True)
-def told() -> list[str]:
-    TOLD.clear()
-    return TOLD
+def calls() -> list[str]:
+    CALLS.clear()
+    return CALLS
 
 
-def test_a_call_is_announced_and_sees_its_caller(told: list[str]) -> None:
+def test_a_call_is_announced_and_sees_its_caller(calls: list[str]) -> None:
     name = "test_a_call_is_announced_and_sees_its_caller"
     assert function(6, b=3) == (2, name)
-    assert told == [f"NoneType from {name}", "call", "end"]
+    assert calls == [f"NoneType from {name}", "call", "end"]
 
 
-def test_the_end_of_a_call_that_raises_is_told_before_anybody_handles_it(told: list[str]) -> None:
+def test_the_end_of_a_call_that_raises_is_reported_before_anybody_handles_it(
+    calls: list[str],
+) -> None:
     try:
         function(1, b=0)
     except ZeroDivisionError as error:
-        assert told[-1] == "end"
+        assert calls[-1] == "end"
         code = error.__traceback__.tb_next.tb_frame.f_code  # type: ignore[union-attr]
         assert code is original.__code__
-    assert told[-2:] == ["call", "end"]
+    assert calls[-2:] == ["call", "end"]
 
 
-def test_methods_know_their_instance(told: list[str]) -> None:
+def test_methods_know_their_instance(calls: list[str]) -> None:
     name = "test_methods_know_their_instance"
     thing = Thing(3)
     assert thing.seen == (3, name)
     assert thing.method(4) == (thing, 4, name)
-    assert told == [f"Thing from {name}", "end"] * 2
+    assert calls == [f"Thing from {name}", "end"] * 2
     assert Thing.method(thing, 5) == (thing, 5, name)
-    assert told[-2:] == [f"NoneType from {name}", "end"]
+    assert calls[-2:] == [f"NoneType from {name}", "end"]
 
 
-def test_super_finds_it(told: list[str]) -> None:
+def test_super_finds_it(calls: list[str]) -> None:
     class Special(Thing):
         def __init__(self) -> None:
             super().__init__(7)
 
     assert Special().seen == (7, "__init__")
-    assert told == ["Special from __init__", "end"]
+    assert calls == ["Special from __init__", "end"]
 
 
 def test_a_begin_without_an_end() -> None:

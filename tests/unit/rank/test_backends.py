@@ -75,7 +75,7 @@ def test_what_torch_has_is_not_missing() -> None:
 
 
 @pytest.mark.parametrize("name", ["xccl", "ucc", "hccl"])
-def test_what_the_machine_lacks_is_told_with_what_there_is(name: str) -> None:
+def test_what_the_machine_lacks_is_reported_with_what_there_is(name: str) -> None:
     found = missing(f"cpu:gloo,cuda:{name}")
     assert found is not None
     assert found.is_of_the_machine
@@ -104,8 +104,8 @@ def test_a_slip_of_the_pen_is_of_no_machine() -> None:
 def test_nccl_is_aborted_since_its_shutdown_waits_for_dead_peers(
     groups: Any, ended_by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(default_group, "_abort_process_group", lambda: told.append("aborted"))
-    monkeypatch.setattr(default_group, "destroy_process_group", lambda: told.append("destroyed"))
+    shown: list[str] = []
+    monkeypatch.setattr(default_group, "_abort_process_group", lambda: shown.append("aborted"))
+    monkeypatch.setattr(default_group, "destroy_process_group", lambda: shown.append("destroyed"))
     default_group.end(groups)
-    assert told == [ended_by]
+    assert shown == [ended_by]

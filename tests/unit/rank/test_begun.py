@@ -123,7 +123,7 @@ def test_what_is_complete_is_read_once(
     assert recorder.reads == 5
 
 
-def test_the_last_complete_ones_are_told_though_they_are_read_once(
+def test_the_last_complete_ones_are_reported_though_they_are_read_once(
     reporter: StatusReporter, group: Group, recorder: Recorder
 ) -> None:
     group.issued["0"] = 20
@@ -205,7 +205,7 @@ def test_a_rank_that_will_go_on_by_itself_does_not_look(
     assert reporter._needs_issued(None) is needed
 
 
-def test_a_rank_that_has_ended_its_test_tells_what_it_has_begun(
+def test_a_rank_that_has_ended_its_test_shows_what_it_has_begun(
     reporter: StatusReporter,
 ) -> None:
     reporter.end()

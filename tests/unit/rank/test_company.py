@@ -1,4 +1,4 @@
-"""Which threads a test is told to have left."""
+"""The threads that a test is reported to have left."""
 
 from __future__ import annotations
 

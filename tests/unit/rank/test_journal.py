@@ -69,7 +69,7 @@ def only(journal: CallJournal) -> Operation:
     return call
 
 
-def test_call_tells_what_was_asked(journal: CallJournal, x: torch.Tensor) -> None:
+def test_call_records_what_was_asked(journal: CallJournal, x: torch.Tensor) -> None:
     dist.all_reduce(x, op=dist.ReduceOp.MAX)  # the asking line
     call = only(journal)
     assert (call.group, call.number, call.name) == ("0", 1, "all_reduce")
@@ -162,7 +162,7 @@ def test_wrong_arguments_are_left_to_torch(
     assert (only(journal).sends, only(journal).receives) == ((), ())
 
 
-def test_tensor_that_each_rank_has_tells_the_size(journal: CallJournal, x: torch.Tensor) -> None:
+def test_tensor_that_each_rank_has_gives_the_size(journal: CallJournal, x: torch.Tensor) -> None:
     dist.gather(x, [torch.empty_like(x)], dst=0)
     dist.scatter(torch.empty_like(x), [x], src=0)
     assert [call.name for call in journal.calls] == ["gather", "scatter"]
@@ -217,7 +217,7 @@ def digests(journal: CallJournal, ask: Any) -> tuple[int, int]:
 
 
 def renumbered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every collective have the same number, so that digests tell the rest alone."""
+    """Let every collective have the same number, so that digests hold the rest alone."""
     monkeypatch.setattr("pytest_ddp.rank.groups.journal._issued", lambda group: 0)
 
 
@@ -399,7 +399,9 @@ def test_a_message_that_torch_refuses_is_not_counted(
     assert journal.collectives(group) == 1
 
 
-def test_messages_of_a_fixture_are_told_from_those_of_the_test(journal: CallJournal) -> None:
+def test_messages_of_a_fixture_are_distinguished_from_those_of_the_test(
+    journal: CallJournal,
+) -> None:
     journal.sent["0", 1, 0] = 1
     with journal.of_wide_fixture():
         journal.sent["0", 1, 0] += 1

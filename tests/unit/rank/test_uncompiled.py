@@ -1,4 +1,4 @@
-"""Which code of the plugin the compiler is told to leave alone, and how often it is told."""
+"""Code of the plugin that the compiler is to leave alone, and how often that is asked for."""
 
 from __future__ import annotations
 

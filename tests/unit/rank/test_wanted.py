@@ -1,4 +1,4 @@
-"""Which installed modules test files are found to import, by their text alone."""
+"""The installed modules that test files are found to import, by their text alone."""
 
 from __future__ import annotations
 

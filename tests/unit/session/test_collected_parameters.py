@@ -14,8 +14,8 @@ def _rank(*texts: str, name: str = "config") -> Parameter:
 
 
 def test_only_tests_with_other_values_are_refused() -> None:
-    told = [[_rank("a", "b", "c")], [_rank("b", "a", "c")], [_rank("a", "b", "c")]]
-    found = refusals(told)
+    given = [[_rank("a", "b", "c")], [_rank("b", "a", "c")], [_rank("a", "b", "c")]]
+    found = refusals(given)
     assert found.keys() == {"test_it[config0]", "test_it[config1]"}
     first, _, _ = found["test_it[config0]"].partition("\n")
     assert first == "parameter config is a on ranks 0, 2, b on rank 1"
@@ -28,7 +28,7 @@ def test_each_parameter_is_judged_by_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "given",
     [
         pytest.param([[_rank("a", "b")]] * 2, id="the same"),
         pytest.param([[_rank("cpu 0", "x")], [_rank("cpu 1", "x")]], id="by rank"),
@@ -38,5 +38,5 @@ def test_each_parameter_is_judged_by_itself() -> None:
         pytest.param([[], []], id="forks of one process"),
     ],
 )
-def test_other_differences_may_be_intended(told: list[list[Parameter]]) -> None:
-    assert refusals(told) == {}
+def test_other_differences_may_be_intended(given: list[list[Parameter]]) -> None:
+    assert refusals(given) == {}

@@ -15,7 +15,7 @@ from pytest_ddp.session.display import Display, LiveLine
 
 
 class Config:
-    """Of a session without logging and capture plugins."""
+    """The config of a session without logging and capture plugins."""
 
     class pluginmanager:  # noqa: N801 - as pytest calls it
         @staticmethod
@@ -64,10 +64,10 @@ class Shown:
 
     def show(self, *, all_: bool = False) -> list[float]:
         self.display.show(all_=all_)
-        told = self.stream.getvalue()
+        seen = self.stream.getvalue()
         self.stream.seek(0)
         self.stream.truncate()
-        return [float(word) for word in told.split()]
+        return [float(word) for word in seen.split()]
 
 
 @pytest.fixture

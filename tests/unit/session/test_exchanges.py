@@ -23,16 +23,16 @@ BARRIER, GATHER, BROADCAST = (
 
 
 class FakeProcess(RankProcess):
-    """A rank's process without a process: keeps what it is told."""
+    """A rank's process without a process: keeps what it is sent."""
 
     def __init__(self, rank: int) -> None:
         channel, self.theirs = Channel.pair()
         super().__init__(rank + 1, WORLD, rank, channel)
-        self.told: list[ToRank] = []
+        self.received: list[ToRank] = []
 
     def send(self, message: ToRank, descriptors: tuple[int, ...] = ()) -> None:
         assert not descriptors
-        self.told.append(message)
+        self.received.append(message)
 
     def close(self) -> None:
         self.theirs.close()
@@ -60,12 +60,12 @@ class World:
     def leave(self, rank: int, how: str = "done") -> None:
         self.exchanges.leave(self.processes[rank], how)
 
-    def told(self, rank: int) -> list[ToRank]:
-        return self.processes[rank].told
+    def received(self, rank: int) -> list[ToRank]:
+        return self.processes[rank].received
 
     def error(self, rank: int) -> str:
-        """The error that is the only thing that a rank was told."""
-        (reply,) = self.told(rank)
+        """The error that is the only thing that a rank was sent."""
+        (reply,) = self.received(rank)
         assert isinstance(reply, ExchangeReply)
         assert reply.error is not None
         assert reply.payloads == ()
@@ -93,7 +93,7 @@ def test_nobody_is_answered_before_the_last_has_come(world: Make) -> None:
     three = world(3)
     three.arrive(0)
     three.arrive(2)
-    assert [three.told(rank) for rank in range(3)] == [[], [], []]
+    assert [three.received(rank) for rank in range(3)] == [[], [], []]
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
@@ -102,13 +102,13 @@ def test_payloads_are_in_the_order_of_ranks(world: Make, order: Sequence[int]) -
     for rank in order:
         three.arrive(rank, GATHER, payload=f"of {rank}")
     reply = ExchangeReply(1, ("of 0", "of 1", "of 2"), None)
-    assert [three.told(rank) for rank in range(3)] == [[reply]] * 3
+    assert [three.received(rank) for rank in range(3)] == [[reply]] * 3
 
 
 def test_one_rank_alone_is_answered_at_once(world: Make) -> None:
     one = world(1)
     one.arrive(0, BROADCAST, source=0, payload="x")
-    assert one.told(0) == [ExchangeReply(1, ("x",), None)]
+    assert one.received(0) == [ExchangeReply(1, ("x",), None)]
 
 
 def test_operations_follow_one_another(world: Make) -> None:
@@ -116,7 +116,7 @@ def test_operations_follow_one_another(world: Make) -> None:
     for number in (1, 2):
         for rank in range(2):
             two.arrive(rank, GATHER, number, payload=f"{number}{rank}")
-    assert two.told(0) == [
+    assert two.received(0) == [
         ExchangeReply(1, ("10", "11"), None),
         ExchangeReply(2, ("20", "21"), None),
     ]
@@ -125,7 +125,7 @@ def test_operations_follow_one_another(world: Make) -> None:
 # ------------------------------------------------------------------ ranks that differ
 
 
-def test_different_operations_are_told_as_soon_as_two_have_come(world: Make) -> None:
+def test_different_operations_are_reported_as_soon_as_two_have_come(world: Make) -> None:
     three = world(3)
     three.arrive(2, BARRIER)
     three.arrive(0, BROADCAST, source=1)
@@ -134,7 +134,7 @@ def test_different_operations_are_told_as_soon_as_two_have_come(world: Make) -> 
         "the ranks are in different operations: rank 0 is in ddp.broadcast(source=1) #1 of the "
         "test, rank 2 is in ddp.barrier() #1 of the test"
     )
-    assert three.told(1) == []
+    assert three.received(1) == []
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,9 @@ def test_reply_carries_the_number_that_its_rank_waits_for(world: Make) -> None:
     two = world(2)
     two.arrive(0, number=1)
     two.arrive(1, number=2)
-    numbers = [reply.number for r in range(2) for reply in two.told(r) if hasattr(reply, "number")]
+    numbers = [
+        reply.number for r in range(2) for reply in two.received(r) if hasattr(reply, "number")
+    ]
     assert numbers == [1, 2]
 
 
@@ -160,7 +162,7 @@ def test_third_rank_is_answered_once_the_others_have_left(world: Make) -> None:
     three.arrive(0, BARRIER)
     three.arrive(1, GATHER)
     three.arrive(2, BARRIER)
-    assert three.told(2) == []
+    assert three.received(2) == []
     three.leave(0)
     assert "rank 0 has ended the test" in three.error(2)
 
@@ -191,7 +193,7 @@ def test_rank_that_dies_while_it_waits_is_not_answered(world: Make) -> None:
     two = world(2)
     two.arrive(1)
     two.leave(1, "exited")
-    assert two.told(1) == []
+    assert two.received(1) == []
     two.arrive(0)
     assert "rank 1 has exited" in two.error(0)
 
@@ -201,7 +203,7 @@ def test_leaving_after_a_complete_operation_disturbs_nobody(world: Make) -> None
     two.arrive(0)
     two.arrive(1)
     two.leave(0)
-    assert two.told(1) == [ExchangeReply(1, ("", ""), None)]
+    assert two.received(1) == [ExchangeReply(1, ("", ""), None)]
 
 
 def test_all_who_left_are_named_in_the_order_of_ranks(world: Make) -> None:
@@ -239,12 +241,12 @@ def test_everyone_who_arrives_is_answered_once_all_have_come_or_left(
         else:
             four.arrive(rank, FixtureOperation(what[rank]))
     for rank in order:  # whoever has an answer goes on and ends
-        if four.told(rank):
+        if four.received(rank):
             four.leave(rank)
     waiting = [rank for rank in range(4) if what[rank] != "left"]
-    assert [len(four.told(rank)) for rank in waiting] == [1] * len(waiting)
+    assert [len(four.received(rank)) for rank in waiting] == [1] * len(waiting)
     complete = set(what) in ({"barrier"}, {"gather"})
-    replies = [reply for rank in waiting for reply in four.told(rank)]
+    replies = [reply for rank in waiting for reply in four.received(rank)]
     assert all(isinstance(r, ExchangeReply) and (r.error is None) == complete for r in replies)
     for process in four.processes:
         process.close()

@@ -16,16 +16,16 @@ from pytest_ddp.session.display import LiveLine, activity_of, line
 from tests.unit.standings import collective, standing
 
 
-def test_ranks_that_do_the_same_are_told_together() -> None:
+def test_ranks_that_do_the_same_are_reported_together() -> None:
     doing = {0: "in all_reduce #7", 1: "in forward", 2: "in forward", 3: "in forward"}
     expected = "ddp: test_x 12 s | rank 0 in all_reduce #7, ranks 1-3 in forward"
     assert line("test_x", 12.3, doing, 80) == expected
 
 
 def test_a_long_name_gives_way_to_what_the_ranks_do() -> None:
-    told = line("test_" + "x" * 100, 12, {0: "in barrier #2"}, 60)
-    assert len(told) == 60
-    assert told.endswith("x... 12 s | rank 0 in barrier #2")
+    seen = line("test_" + "x" * 100, 12, {0: "in barrier #2"}, 60)
+    assert len(seen) == 60
+    assert seen.endswith("x... 12 s | rank 0 in barrier #2")
 
 
 @given(
@@ -37,10 +37,10 @@ def test_a_long_name_gives_way_to_what_the_ranks_do() -> None:
 def test_it_fits_and_moves_no_cursor(
     name: str, seconds: float, doing: dict[int, str], width: int
 ) -> None:
-    told = line(name, seconds, doing, width)
-    assert len(told) <= width
-    assert told.isascii()
-    assert told.isprintable()
+    seen = line(name, seconds, doing, width)
+    assert len(seen) <= width
+    assert seen.isascii()
+    assert seen.isprintable()
 
 
 @pytest.mark.parametrize(

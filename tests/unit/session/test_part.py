@@ -108,7 +108,7 @@ def test_stacks_of_an_earlier_test_are_not_this_ones(part: RankRun, process: Ran
     assert (part.outcome().ending, part.outcome().stacks) == (Ending.STOPPED, "")
 
 
-def test_a_rank_that_closed_its_channel_is_told_so(part: RankRun, process: RankProcess) -> None:
+def test_the_text_names_a_rank_that_closed_its_channel(part: RankRun, process: RankProcess) -> None:
     process.condemned = LOST_CHANNEL
     part.end(Ending.EXITED, 1.0)
     assert "lost its connection to pytest" in part.outcome().problem

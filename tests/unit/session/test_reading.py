@@ -14,10 +14,10 @@ from pytest_ddp.session.report_reader import Reader
 from tests.unit.handmade import failed, report
 
 
-def told(
+def sent(
     config: pytest.Config, of: pytest.TestReport, number: object, *, whole: bool = True
 ) -> SubtestReported:
-    """As a rank tells of a subtest."""
+    """A subtest as a rank sends it."""
     made = SubtestReport._new(of, SubtestContext(msg="words", kwargs={"n": number}), None, None)
     data = config.hook.pytest_report_to_serializable(config=config, report=made)
     values = dict(made.context.kwargs)
@@ -46,18 +46,18 @@ def test_what_no_plugin_reads_is_nothing(pytestconfig: pytest.Config) -> None:
 
 
 def test_a_subtest_has_its_values_as_they_were_shown(pytestconfig: pytest.Config) -> None:
-    made = read(Reader(pytestconfig), told(pytestconfig, report(Phase.CALL), "seven"))
+    made = read(Reader(pytestconfig), sent(pytestconfig, report(Phase.CALL), "seven"))
     assert made._sub_test_description() == "[words] (n='seven')"
     assert is_empty(made)
 
 
-def test_of_further_ones_that_pass_no_more_is_told_than_name_and_times(
+def test_of_further_ones_that_pass_no_more_is_kept_than_name_and_times(
     pytestconfig: pytest.Config,
 ) -> None:
     reader = Reader(pytestconfig)
-    first = read(reader, told(pytestconfig, report(Phase.CALL, start=5.0, duration=1.0), 1))
-    bad = read(reader, told(pytestconfig, failed("raise ValueError('wrong')"), 2))
-    later = told(pytestconfig, report(Phase.CALL, start=7.0, duration=0.5), 3, whole=False)
+    first = read(reader, sent(pytestconfig, report(Phase.CALL, start=5.0, duration=1.0), 1))
+    bad = read(reader, sent(pytestconfig, failed("raise ValueError('wrong')"), 2))
+    later = sent(pytestconfig, report(Phase.CALL, start=7.0, duration=0.5), 3, whole=False)
     third = read(reader, later)
     assert [one.context.kwargs["n"] for one in (first, bad, third)] == ["1", "2", "3"]
     assert [one.outcome for one in (first, bad, third)] == ["passed", "failed", "passed"]
@@ -65,5 +65,5 @@ def test_of_further_ones_that_pass_no_more_is_told_than_name_and_times(
 
 
 def test_one_that_nothing_is_known_of_is_nothing(pytestconfig: pytest.Config) -> None:
-    later = told(pytestconfig, report(Phase.CALL), 3, whole=False)
+    later = sent(pytestconfig, report(Phase.CALL), 3, whole=False)
     assert Reader(pytestconfig).subtest(later) is None

@@ -36,7 +36,7 @@ def test_plain(): pass
 """
 
 
-def test_all_wrong_marks_of_a_module_are_told_at_once(inner: pytest.Pytester) -> None:
+def test_all_wrong_marks_of_a_module_are_reported_at_once(inner: pytest.Pytester) -> None:
     report, options = collected(inner, WRONG)
     assert check_items(report, options, warned).failed
     assert report.result == []
@@ -94,9 +94,9 @@ def test_it(ddp, world_size): pass
 
 def test_a_parameter_beside_a_bare_mark_is_warned_of_once(inner: pytest.Pytester) -> None:
     report, options = collected(inner, SIZES + MISTAKEN)
-    told: list[str] = []
-    assert check_items(report, options, lambda _, text: told.append(text)).passed
-    (text,) = told
+    shown: list[str] = []
+    assert check_items(report, options, lambda _, text: shown.append(text)).passed
+    (text,) = shown
     assert "test_it: a parameter world_size does not set the number of ranks" in text
     assert "@pytest.mark.ddp(world_size=[2, 3])" in text
 

@@ -1,4 +1,4 @@
-"""Options and marks: what is read, which mark wins, and what a user is told."""
+"""Options and marks: what is read, which mark wins, and what a user is shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room for the descriptors of ranks, with limits that are told and not set."""
+"""Room for the descriptors of ranks, with limits that are reported and not set."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_many_ranks_raise_it_as_far_as_they_need_it(limits: list[tuple[int, int]
     assert hard == 4096
 
 
-def test_a_hard_limit_in_the_way_is_told_with_the_number_and_the_fix(
+def test_a_hard_limit_in_the_way_is_reported_with_the_number_and_the_fix(
     limits: list[tuple[int, int]],
 ) -> None:
     said = tempfiles.raise_limit(512)

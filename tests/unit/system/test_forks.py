@@ -38,7 +38,7 @@ def test_thread_that_has_just_ended(tmp_path: Path) -> None:
 
 
 class Native(threading.Thread):
-    """Computes without the GIL, for a second and until told to stop."""
+    """Computes without the GIL, for a second and until it is to stop."""
 
     def __init__(self) -> None:
         super().__init__()

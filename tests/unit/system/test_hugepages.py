@@ -1,4 +1,4 @@
-"""Memory in huge pages, as a fresh interpreter's kernel tells of it."""
+"""Memory in huge pages, as the kernel reports it for a fresh interpreter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of the machine is told before the first ddp test, and what is not."""
+"""What of the machine is reported before the first ddp test, and what is not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_this_machine_runs_ddp_tests() -> None:
     assert machine.loopback_problem() is None
 
 
-def test_an_interface_that_is_not_there_is_told_with_the_way_out() -> None:
+def test_an_interface_that_is_not_there_is_reported_with_the_way_out() -> None:
     problem = str(machine.loopback_problem("nolo"))
     assert "the network interface nolo is down or missing" in problem
     assert problem.endswith("ip link set nolo up")

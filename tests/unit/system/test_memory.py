@@ -73,7 +73,7 @@ def test_since(before: OomKills, after: OomKills, said: str) -> None:
     assert after.since(before) == said
 
 
-def test_a_test_is_told_of_those_that_were_killed_in_it(tmp_path: Path) -> None:
+def test_a_test_gets_those_that_were_killed_in_it(tmp_path: Path) -> None:
     watch = OomKillWatch(tmp_path)
     write(tmp_path, vmstat="oom_kill 5\n")
     watch.begin()

@@ -1,4 +1,4 @@
-"""From the lines that ranks write to the trace file and the picture; no process."""
+"""What is made of the lines that ranks write: the trace file and the picture; no process."""
 
 from __future__ import annotations
 
@@ -352,10 +352,10 @@ def test_the_picture_has_a_lane_for_each_rank() -> None:
             assert tops[number] <= y <= y + float(box.get("height", "")) <= bottoms[number]
 
 
-def test_hovering_tells_the_details() -> None:
-    told = "".join(ElementTree.fromstring(picture(timeline(WORK, hang=HANG))).itertext())
-    assert "all_reduce #1 of the default group\n3 x float32, 12 bytes, SUM" in told
-    assert "called at /src/test_made.py:9" in told
+def test_hovering_shows_the_details() -> None:
+    seen = "".join(ElementTree.fromstring(picture(timeline(WORK, hang=HANG))).itertext())
+    assert "all_reduce #1 of the default group\n3 x float32, 12 bytes, SUM" in seen
+    assert "called at /src/test_made.py:9" in seen
 
 
 def test_a_thousand_collectives_are_drawn_as_what_can_be_seen() -> None:

@@ -95,7 +95,7 @@ def test_same_line_keeps_every_line_of_the_message() -> None:
         assert "second line of 1" in shown
 
 
-def test_same_line_at_the_same_moment_is_told_in_order_of_ranks() -> None:
+def test_same_line_at_the_same_moment_is_reported_in_order_of_ranks() -> None:
     calls = [made.failed("assert x == 4, f'assert {x} == 4'", x=r) for r in range(2)]
     first, second = made.passing(0, calls[0]), made.passing(1, calls[1])
     assert verdict(failure(made.shifted(first, CALL, 1.1), second)).startswith("rank 0:")

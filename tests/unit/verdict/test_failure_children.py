@@ -82,7 +82,7 @@ def test_failure_beside_a_dead_child_keeps_its_own_words() -> None:
     assert "a process that rank 1 forked died of SIGSEGV" in report.longreprtext
 
 
-def test_worker_that_left_no_stack_is_told_by_the_loader() -> None:
+def test_worker_that_left_no_stack_is_reported_by_the_loader() -> None:
     report = failure(made.passing(0), made.passing(1, WORKER_GONE))
     assert verdict(report).startswith("rank 1: RuntimeError: DataLoader worker (pid 7)")
 

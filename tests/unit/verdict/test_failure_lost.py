@@ -152,7 +152,7 @@ def test_cause_of_an_abort_by_gloo_follows_from_the_call(
         ("tcp/pair.cc:99] something new. 1 vs 2", "tcp/pair.cc:99] something new. 1 vs 2"),
     ],
 )
-def test_reason_of_gloo_is_read_before_it_is_told(check: str, words: str) -> None:
+def test_reason_of_gloo_is_read_before_it_is_reported(check: str, words: str) -> None:
     stderr = f"gloo::EnforceNotMet'\n  what():  [enforce fail at gloo/transport/{check}"
     shown = " ".join(text(dead(returncode=-signal.SIGABRT, stderr=stderr)).split())
     assert words in shown
@@ -181,7 +181,7 @@ def test_unlike_deaths_are_all_shown() -> None:
     assert [shown.index(head) for head in heads] == sorted(shown.index(head) for head in heads)
 
 
-def test_first_to_die_is_told_first_however_close() -> None:
+def test_first_to_die_is_reported_first_however_close() -> None:
     report = failure(dead(0, 3, at=2.0), dead(1, 4, at=1.99))
     assert verdict(report).startswith("rank 1 exited with code 4")
 

@@ -30,15 +30,15 @@ def torn_down(*ranks: RankOutcome, **known: Any) -> TestReport:
 
 
 def test_teardown_that_follows_from_a_failure_says_so() -> None:
-    told = torn_down(in_teardown(1, "Broken pipe", LOST), in_teardown(2, LOST))
-    assert made.verdict(told) == "ranks 1-2 could not go on in teardown after the failure in call"
-    lines = told.longreprtext.splitlines()
+    shown = torn_down(in_teardown(1, "Broken pipe", LOST), in_teardown(2, LOST))
+    assert made.verdict(shown) == "ranks 1-2 could not go on in teardown after the failure in call"
+    lines = shown.longreprtext.splitlines()
     assert len(lines) < 12
     assert "(RuntimeError: Broken pipe; RuntimeError: Connection" in " ".join(
-        told.longreprtext.split()
+        shown.longreprtext.split()
     )
     assert lines[-1].startswith("call had failed before: rank 0 died")
-    assert dict(told.user_properties)["ddp.kind"] == "crash"
+    assert dict(shown.user_properties)["ddp.kind"] == "crash"
 
 
 @pytest.mark.parametrize(
@@ -49,15 +49,15 @@ def test_teardown_that_follows_from_a_failure_says_so() -> None:
     ],
 )
 def test_teardown_with_an_error_of_its_own_is_shown(ranks: tuple[RankOutcome, ...]) -> None:
-    told = torn_down(*ranks)
-    assert made.verdict(told).startswith("rank 1: ")
-    assert "Traceback" in told.longreprtext or "def test_made" in told.longreprtext
+    shown = torn_down(*ranks)
+    assert made.verdict(shown).startswith("rank 1: ")
+    assert "Traceback" in shown.longreprtext or "def test_made" in shown.longreprtext
 
 
 def test_teardown_that_lost_its_peers_without_a_failure_before_is_shown() -> None:
-    told = made.merged(made.passing(0), in_teardown(1, "Broken pipe", LOST))[-1]
-    assert made.verdict(told).startswith("rank 1: ")
-    assert "Traceback" in told.longreprtext
+    shown = made.merged(made.passing(0), in_teardown(1, "Broken pipe", LOST))[-1]
+    assert made.verdict(shown).startswith("rank 1: ")
+    assert "Traceback" in shown.longreprtext
 
 
 def test_ranks_that_were_stopped_after_a_failure_say_so() -> None:
@@ -71,5 +71,5 @@ def test_teardown_that_could_never_end_is_shown() -> None:
     setup, call = made.report(Phase.SETUP), made.report(Phase.CALL)
     stuck = made.rank(2, setup, call, ending=Ending.STOPPED)
     hang = Hang(HangKind.FOR_EACH_OTHER, "deadlock: so it is", (), ())
-    told = made.merged(made.passing(0, made.ASSERTED), in_teardown(1, LOST), stuck, hang=hang)[-1]
-    assert made.verdict(told) == "deadlock: so it is"
+    shown = made.merged(made.passing(0, made.ASSERTED), in_teardown(1, LOST), stuck, hang=hang)[-1]
+    assert made.verdict(shown) == "deadlock: so it is"

@@ -61,10 +61,10 @@ def test_words(handled: dict[int, Handled | None], begins: str, ends: str) -> No
 
 def test_kind_stays_and_the_rank_that_has_ended_handles_nothing() -> None:
     hang = Hang(HangKind.MISMATCH, "mismatch: so it is", (), ())
-    told = failure(made.passing(0, status=standing(handled=FIRST)), within(1, FIRST), hang=hang)
+    seen = failure(made.passing(0, status=standing(handled=FIRST)), within(1, FIRST), hang=hang)
     begin = "while handling ValueError: label 17 (rank 1, /src/data.py:7): "
-    assert verdict(told) == f"{begin}mismatch: so it is"
-    assert dict(told.user_properties)["ddp.kind"] == "mismatch"
+    assert verdict(seen) == f"{begin}mismatch: so it is"
+    assert dict(seen.user_properties)["ddp.kind"] == "mismatch"
 
 
 def test_rank_stopped_beside_a_failure_has_it_in_its_line() -> None:
@@ -73,21 +73,21 @@ def test_rank_stopped_beside_a_failure_has_it_in_its_line() -> None:
 
 
 def test_rank_whose_handler_lost_its_peers_is_no_cause_beside_another() -> None:
-    told = failure(made.passing(0, made.failed(CHAIN)), dead())
-    assert verdict(told).startswith("rank 1 died of SIGSEGV")
-    words = " ".join(told.longreprtext.split())
+    seen = failure(made.passing(0, made.failed(CHAIN)), dead())
+    assert verdict(seen).startswith("rank 1 died of SIGSEGV")
+    words = " ".join(seen.longreprtext.split())
     assert "(while handling ValueError: label 17: RuntimeError: Connection closed by peer)" in words
 
 
 def test_rank_whose_handler_lost_its_peers_is_the_cause_where_there_is_no_other() -> None:
-    told = failure(made.passing(0, CLOSED), made.passing(1, made.failed(CHAIN)))
+    seen = failure(made.passing(0, CLOSED), made.passing(1, made.failed(CHAIN)))
     words = "while handling ValueError: label 17: RuntimeError: Connection closed by peer"
-    assert verdict(told) == f"rank 1: {words}"
+    assert verdict(seen) == f"rank 1: {words}"
 
 
 def test_chain_of_broken_connections_is_none() -> None:
     chain = (
         "try:\n    raise OSError('Broken pipe')\nfinally:\n    raise RuntimeError('pair closure')"
     )
-    told = failure(made.passing(0, gloo("pair closure")), made.passing(1, made.failed(chain)))
-    assert "while handling" not in told.longreprtext
+    seen = failure(made.passing(0, gloo("pair closure")), made.passing(1, made.failed(chain)))
+    assert "while handling" not in seen.longreprtext

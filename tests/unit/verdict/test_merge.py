@@ -79,8 +79,8 @@ def test_failed_in_call_and_in_teardown() -> None:
     assert "call had failed before: rank 0: assert 1 == 2" in reports[2].longreprtext
 
 
-def test_failure_in_call_is_told_when_another_rank_failed_in_setup() -> None:
-    """There is no call report that could tell it."""
+def test_failure_in_call_is_reported_when_another_rank_failed_in_setup() -> None:
+    """There is no call report that could show it."""
     reports = merged(made.leaving_setup(0, FAILED_SETUP), made.passing(1, FAILED))
     assert words(reports) == without_call("failed")
     assert "OSError: no data" in reports[0].longreprtext

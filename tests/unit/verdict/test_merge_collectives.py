@@ -67,7 +67,7 @@ def test_rank_that_has_destroyed_its_group_is_not_compared() -> None:
     assert unequal_collectives(made.run(made.passing(0, counts=both), made.passing(1))) == ""
 
 
-def test_groups_are_told_by_name_and_members() -> None:
+def test_groups_are_reported_by_name_and_members() -> None:
     one, other = GroupCount("7", (0, 1), 4), GroupCount("7", (2, 3), 5)
     ranks = [made.passing(r, counts=(one if r < 2 else other,)) for r in range(4)]
     assert unequal_collectives(made.run(*ranks)) == ""

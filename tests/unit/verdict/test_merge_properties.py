@@ -101,8 +101,8 @@ def test_any_failure_fails_the_test(ranks: list[RankOutcome]) -> None:
 
 @given(RANKS)
 def test_passes_only_if_every_rank_did(ranks: list[RankOutcome]) -> None:
-    told = words(merged(*ranks))
-    if told == whole("passed"):
+    shown = words(merged(*ranks))
+    if shown == whole("passed"):
         for rank in ranks:
             assert not incomplete(rank)
             assert all(timed.report.passed for timed in rank.reports.values())

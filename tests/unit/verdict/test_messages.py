@@ -81,7 +81,7 @@ def test_warning_is_recorded_as_pytest_would(config: FakeConfig, messages: Messa
     )
 
 
-def test_same_warning_of_all_ranks_is_told_once(config: FakeConfig, messages: Messages) -> None:
+def test_same_warning_of_all_ranks_is_reported_once(config: FakeConfig, messages: Messages) -> None:
     for _ in range(4):
         messages.tell(0, warned())
     messages.tell(0, warned(message="other"))
@@ -144,7 +144,9 @@ def test_what_was_left_replaces_the_rank(config: FakeConfig, messages: Messages)
     assert config.texts() == [f"{NODEID}: left an RPC agent behind on rank 1; the rank is replaced"]
 
 
-def test_what_was_left_is_told_once_for_each_kind(config: FakeConfig, messages: Messages) -> None:
+def test_what_was_left_is_reported_once_for_each_kind(
+    config: FakeConfig, messages: Messages
+) -> None:
     children = tuple(Leak("child process", f"sleep {number}") for number in range(5))
     thread, group = Leak("thread", "'a'"), Leak("process group", "'1'")
     outcome = run(
@@ -189,7 +191,7 @@ def test_threads_of_other_names_are_alike_but_for_an_address(
     assert config.texts() == [f"{NODEID}: left a thread ('at 0x0') behind; the ranks are replaced"]
 
 
-def test_change_is_told_once_however_it_differs(config: FakeConfig, messages: Messages) -> None:
+def test_change_is_reported_once_however_it_differs(config: FakeConfig, messages: Messages) -> None:
     outcome = run(*(changing(rank, Change("the directory", f"/a -> /{rank}")) for rank in range(2)))
     messages.after_test(outcome, [])
     assert config.texts() == [f"{NODEID}: changed the directory (/a -> /0; /a -> /1); restored"]
@@ -203,7 +205,7 @@ def test_messages_that_differ_in_an_address_are_one(config: FakeConfig, messages
     assert messages.problems == ["ranks 0-2\n\nTraceback of 0x7f0"]
 
 
-def test_messages_that_are_left_are_told_by_direction(
+def test_messages_that_are_left_are_reported_by_direction(
     config: FakeConfig, messages: Messages
 ) -> None:
     way = MessageRoute("0", (0, 1), 0, 1, 0)

@@ -74,7 +74,7 @@ def logged_before_or_after(case: Case) -> Steps:
 
 
 def gradient_for_each_sample(case: Case) -> Steps:
-    """As many steps as the rank has samples, which are not equally many."""
+    """Make a step for each sample of the rank; ranks have unequally many."""
     for _ in range(case.rank, case.size, case.world_size):
         reduce_gradient(case)
         yield None
@@ -109,7 +109,7 @@ def functional_on_rank_zero(case: Case) -> Steps:
 
 
 def norm_of_shards(case: Case) -> float:
-    """Of a tensor of which each rank has a part."""
+    """The norm of a tensor of which each rank has a part."""
     mesh = init_device_mesh("cpu", (case.world_size,))
     part = torch.arange(2.0) + 2 * case.rank
     norm = DTensor.from_local(part, mesh, [Shard(0)]).norm()
@@ -163,7 +163,9 @@ def groups_of_each(case: Case) -> Steps:
 
 
 def gradients_of_the_longest(case: Case) -> Steps:
-    """As many as the rank with the most; the others have nothing to add in the last one."""
+    """Make as many steps as the rank with the most; the others have nothing to add in the last
+    one.
+    """
     steps = torch.tensor(len(range(case.rank, case.size, case.world_size)))
     dist.all_reduce(steps, dist.ReduceOp.MAX)
     for _ in range(int(steps)):
@@ -375,7 +377,7 @@ DECIDES = frozenset({"decides"})
 
 
 def checkpoints(step: int) -> set[str]:
-    """Of equal losses."""
+    """Checkpoints of equal losses."""
     return {f"epoch-{epoch}.pt" for epoch in range(step + 8)}
 
 

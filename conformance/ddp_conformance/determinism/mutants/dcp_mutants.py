@@ -1,7 +1,8 @@
-"""DET-06: what differs between ranks, under one key of torch's distributed checkpoint.
+"""DET-06 and DET-07: loops that save by torch's distributed checkpoint.
 
-A key is one value there: of plain tensors that of rank 0 comes back on all ranks, and of numbers
-that of one of them, without a word (seen with torch 2.13).
+What differs between ranks comes to harm there under one key. A key is one value: of plain tensors
+that of rank 0 comes back on all ranks, and of numbers that of one of them, without a word (seen
+with torch 2.13).
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -42,7 +44,7 @@ class ByDcp(Moves):
         }
 
     def momenta(self) -> list[Tensor]:
-        """Of all parameters; zero before the first step."""
+        """The momenta of all parameters; zero before the first step."""
         state = self.optimizer.state
         zero = {p: torch.zeros_like(p) for p in self.bare.parameters()}
         return [state.get(p, {}).get("momentum_buffer", zero[p]) for p in zero]
@@ -62,7 +64,7 @@ class ByDcp(Moves):
         return torch.zeros_like(self.bare.state_dict()[name]) if kind == "model" else b""
 
     def content_of(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """As one mapping, from which it is loaded."""
+        """The content of a checkpoint as one mapping, from which it is loaded."""
         momenta = [state[f"momentum.{i}"] for i in range(len(self.momenta()))]
         buffers = {i: {"momentum_buffer": tensor} for i, tensor in enumerate(momenta)}
         number = sum(key.startswith("rank.") for key in state)
@@ -75,6 +77,26 @@ class ByDcp(Moves):
         }
 
 
+class InManyFiles(ByDcp):
+    """A file for each tensor, in place of one for each rank."""
+
+    def save(self, path: Path) -> None:
+        writer = FileSystemWriter(path, single_file_per_rank=False)
+        with warnings.catch_warnings(action="ignore"):
+            save(self.state(), storage_writer=writer, no_dist=not dist.is_initialized())
+
+
+class BeginsAnewByDcp(InManyFiles):
+    """Takes each error of a load for a first start. All ranks have it, as torch tells all."""
+
+    def read(self, path: Path) -> Any:
+        fresh = self.content()
+        try:
+            return super().read(path)
+        except CheckpointException:
+            return fresh
+
+
 class CursorOfEach(ByDcp):
     """Each rank reads in strides, and saves where in the order of all samples it reads next."""
 
@@ -84,11 +106,11 @@ class CursorOfEach(ByDcp):
         return {**super().own(), "cursor": self.next_sample()}
 
     def next_sample(self) -> int:
-        """Of this rank; in the order of all."""
+        """This rank's next sample, in the order of all."""
         return self.step * self.global_batch() + self.offset()
 
     def offset(self) -> int:
-        """From where in each step this rank reads."""
+        """The place in each step from which this rank reads."""
         return self.case.rank if self.cursor is None else self.cursor % self.global_batch()
 
     def batches(self) -> list[list[int]]:
@@ -102,7 +124,7 @@ class CursorOfEach(ByDcp):
         return content
 
     def cursor_in(self, state: Mapping[str, Any], ranks: Any) -> int:
-        """Its own; one that all ranks' follow from, if others have saved."""
+        """The rank's own cursor; one that all ranks' follow from, if others have saved."""
         same = len(ranks) == self.case.world_size
         first = int(ranks[0]["cursor"])
         return int(ranks[self.case.rank]["cursor"]) if same else first + self.case.rank
@@ -137,7 +159,7 @@ class MomentumOfEach(ByDcp):
         return optimizer
 
     def exchange(self) -> None:
-        """Before a step."""
+        """Exchange gradients before a step."""
         for momentum, parameter in zip(self.own_momenta, self.model.parameters(), strict=True):
             assert parameter.grad is not None
             momentum.mul_(0.9).add_(parameter.grad)
@@ -163,7 +185,7 @@ class MomentumOfEach(ByDcp):
         return {**content, "optimizer": self.optimizer.state_dict()}
 
     def momentum_in(self, state: Mapping[str, Any], i: int) -> Tensor:
-        """Of one parameter."""
+        """The momentum of one parameter."""
         found = [v for key, v in sorted(state.items()) if key.startswith(f"momentum.{i}.")]
         same = len(found) == self.case.world_size
         return found[self.case.rank] if same else torch.stack(found).mean(0)
@@ -183,10 +205,12 @@ class MomentumUnderOneKey(MomentumOfEach):
 MUTANTS = (
     Mutant(TrainLoop(MomentumUnderOneKey, ALL), "DET-06", "a tensor under one key", SIZES),
     Mutant(TrainLoop(CursorUnderOneKey, ALL), "DET-06", "a number under one key", SIZES),
+    Mutant(TrainLoop(BeginsAnewByDcp, ALL), "DET-07", "begins anew", (2, 4)),
 )
 
 BENIGN_VARIANTS = (
     BenignVariant(TrainLoop(ByDcp, ALL), "one value under each key", SIZES),
+    BenignVariant(TrainLoop(InManyFiles, ALL), "more than eight files", (4,)),
     BenignVariant(TrainLoop(MomentumOfEach, ALL), "a tensor under a key of each rank", SIZES),
     BenignVariant(TrainLoop(CursorOfEach, ALL), "a number of each rank", SIZES),
 )

@@ -66,11 +66,11 @@ class Folder(ReadsByItself):
         return torch.load(file, weights_only=False)
 
     def model_in(self, path: Path) -> Any:
-        """Its parameters."""
+        """The parameters in the folder."""
         return self.part(path / "model.pt")
 
     def optimizer_in(self, path: Path) -> Any:
-        """Its state."""
+        """The optimizer's state in the folder."""
         return self.part(path / "optimizer.pt")
 
     def position_in(self, path: Path) -> Any:

@@ -29,7 +29,7 @@ class Moves(ReadsByItself):
         self.load_weights(content["model"])
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
-        """As they were saved."""
+        """Load the weights as they were saved."""
         self.bare.load_state_dict(weights)
 
     def own_of(self, ranks: Any) -> Any:
@@ -113,7 +113,7 @@ class OwnPositions(Moves):
         self.resumed_at = self.epoch, self.position_in(content["ranks"])
 
     def position_in(self, ranks: Any) -> int:
-        """Of this rank."""
+        """The position of this rank."""
         return int(ranks[self.case.rank if self.case.rank < len(ranks) else 0]["position"])
 
     def batches_left(self) -> list[list[int]]:
@@ -163,7 +163,7 @@ class PositionInSamples(Moves):
         self.resumed_at = self.epoch, self.samples_before(content)
 
     def samples_before(self, content: Any) -> int:
-        """Of the epoch in which it was saved."""
+        """The samples before the position, in the epoch in which it was saved."""
         return int(content["samples"])
 
 

@@ -51,7 +51,7 @@ class Loop:
         return torch.device("cpu")
 
     def common_seed(self) -> int:
-        """Of the parameters and the order."""
+        """The seed of the parameters and the order."""
         return SEED
 
     def make_dataset(self) -> IndexDataset:
@@ -68,11 +68,11 @@ class Loop:
         return DistributedDataParallel(model) if dist.is_initialized() else model
 
     def make_optimizer(self) -> torch.optim.Optimizer:
-        """Of the wrapped model."""
+        """Make the optimizer of the wrapped model."""
         return torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
 
     def seed_rank(self) -> None:
-        """For augmentation: other random numbers on each rank."""
+        """Give each rank other random numbers, for augmentation."""
         self.seed_all(100 * SEED + self.case.rank)
 
     def seed_all(self, seed: int) -> None:
@@ -95,7 +95,7 @@ class Loop:
         return [order[start : start + batch][self.case.rank :: ws] for start in starts]
 
     def batches_left(self) -> list[list[int]]:
-        """From where this epoch stands."""
+        """The batches from where this epoch stands."""
         return self.batches()[self.step :]
 
     def global_batch(self) -> int:
@@ -129,7 +129,7 @@ class Loop:
             self.epoch, self.step, self.loss = self.epoch + 1, 0, 0.0
 
     def steps_done(self) -> int:
-        """In all epochs."""
+        """The number of steps in all epochs."""
         return self.epoch * len(self.batches()) + self.step
 
     def update(self, index: Tensor) -> None:
@@ -148,18 +148,18 @@ class Loop:
         return min(self.global_batch(), self.case.size - self.step * self.global_batch())
 
     def losses(self, index: Tensor) -> Tensor:
-        """Of each sample."""
+        """The loss of each sample."""
         inputs = self.inputs(index.to(self.device()))
         wanted = inputs.sum(1, keepdim=True) ** 2
         losses: Tensor = ((self.model(inputs) - wanted) ** 2).squeeze(1)
         return losses
 
     def inputs(self, index: Tensor) -> Tensor:
-        """Of each sample."""
+        """The input of each sample."""
         return torch.stack([(index * 7 % 11) / 11, (index * 5 % 13) / 13], 1)
 
     def mean_loss(self) -> float:
-        """Of the epoch, over all ranks."""
+        """The mean loss of the epoch, over all ranks."""
         total = torch.tensor(self.loss, dtype=torch.float64, device=self.device())
         if dist.is_initialized():
             dist.all_reduce(total)
@@ -168,18 +168,18 @@ class Loop:
     # ------------------------------------------------------------------ checkpoints
 
     def save_on_the_way(self) -> None:
-        """After this step, if that is wanted."""
+        """Save after this step, if that is wanted."""
         if (path := self.leg.save_at.get(self.steps_done())) is not None:
             self.save(path)
 
     def save(self, path: Path) -> None:
-        """By rank 0, with what each rank has of its own."""
+        """Save on rank 0, with what each rank has of its own."""
         content = self.content()
         if self.case.rank == 0:
             torch.save(content, path)
 
     def content(self) -> dict[str, Any]:
-        """Of a checkpoint."""
+        """The content of a checkpoint."""
         own = self.own()
         everyone = [own]
         if dist.is_initialized():
@@ -222,7 +222,7 @@ class ReadsByItself(Loop):
 
 
 def random_states() -> Any:
-    """Of python, NumPy and torch."""
+    """The states of the generators of python, NumPy and torch."""
     return random.getstate(), np.random.get_state(), torch.get_rng_state()
 
 

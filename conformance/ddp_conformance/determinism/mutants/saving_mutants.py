@@ -47,7 +47,9 @@ class StateByTorchLater(StateByTorch):
 
 
 class MomentumByTorch(StateByTorch):
-    """Of an optimizer that counts no steps, and to which a momentum of 0 is as good as none."""
+    """A loop with an optimizer that counts no steps, and to which a momentum of 0 is as good as
+    none.
+    """
 
     def make_optimizer(self) -> torch.optim.Optimizer:
         return ReadsByItself.make_optimizer(self)

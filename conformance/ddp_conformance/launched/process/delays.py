@@ -15,6 +15,7 @@ from ddp_conformance.launched.history import Changes, Happened
 from ddp_conformance.launched.journal import Journal
 from ddp_conformance.launched.order import Order
 from ddp_conformance.launched.process.own_waits import OwnWait, own_waits, sleep
+from pytest_ddp.system import processes
 
 LOOKS = 4
 """Times in a row that the others must be seen at rest."""
@@ -189,11 +190,7 @@ class Nemesis:
         pid = self._pid(rank)
         if pid == 0:
             return ""
-        try:
-            stat = Path(f"/proc/{pid}/task/{pid}/stat").read_text(errors="replace")
-        except (FileNotFoundError, ProcessLookupError):  # the second: it ended once opened
-            return "X"
-        return stat.rpartition(")")[2].split()[0]
+        return processes.state_of(f"/proc/{pid}/task/{pid}") or "X"
 
     def _pid(self, rank: int) -> int:
         """0 before it begins."""

@@ -47,12 +47,13 @@ class CallerPlace:
     argv: list[str]
     directory: str
     tempdir: str
-    """That of multiprocessing."""
+    """The folder of multiprocessing."""
     seconds: int
-    """After which the kernel ends the fork, whatever it does; never if it is 0."""
+    """Seconds after which the kernel ends the fork, whatever it does; never if it is 0."""
     keeps: Kept | None
     answers: bool
-    """It sends what its function returns or raises. Else the function ends it as its program."""
+    """Whether the fork sends what its function returns or raises. Else the function ends it as its
+    program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class _Place:
     """Where a server is."""
 
     address: str
-    """Its own, at which it listens."""
+    """The server's address, at which it listens."""
     host: int
     """A pidfd of the ranks' host, with which it ends."""
     parent: str

@@ -37,7 +37,7 @@ class Surroundings:
 
     @classmethod
     def now(cls) -> Surroundings:
-        """As they are."""
+        """The surroundings as they are."""
         children = (c for c in processes.children() if not any(h in c.command for h in HELPERS))
         return cls(
             frozenset(child.pid for child in children),
@@ -105,7 +105,7 @@ class Sockets:
             self._bound.append(weakref.ref(arguments[0]))
 
     def left(self, rank: int) -> Iterator[Left]:
-        """Those that still listen."""
+        """The sockets that still listen."""
         for reference in self._bound:
             bound = reference()
             if bound is not None and bound.fileno() >= 0 and _listens(bound):

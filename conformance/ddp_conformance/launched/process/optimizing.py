@@ -43,7 +43,7 @@ class Optimizing:
         register_optimizer_step_post_hook(self._ends)
 
     def wrapped(self, module: nn.Module) -> None:
-        """This module's parameters are live from now on; it is not kept alive."""
+        """Take a module's parameters as live from now on; it is not kept alive."""
         self._wrapped.append(weakref.ref(module))
         self._sharded |= not isinstance(module, DistributedDataParallel)
 
@@ -118,7 +118,7 @@ def local(tensor: Tensor) -> Tensor:
 
 @torch.no_grad()
 def digest(tensors: Sequence[Tensor]) -> str:
-    """Of the content of this rank's parts, to the last bit."""
+    """The digest of the content of this rank's parts, to the last bit."""
     total = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
         flat = local(tensor).cpu().contiguous().reshape(-1)

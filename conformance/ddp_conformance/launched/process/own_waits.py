@@ -19,21 +19,23 @@ from time import sleep as sleep  # before it is replaced: for waits that are not
 from typing import Any, NamedTuple
 
 PREFIX = "waits-"
-"""Of the files of a rank that exist while its threads wait, followed by the thread's number."""
+"""The prefix of the files of a rank that exist while its threads wait, followed by the thread's
+number."""
 
 
 class OwnWait(NamedTuple):
-    """One that a thread is in."""
+    """A wait that a thread is in."""
 
     thread: int
     began: int
-    """Which tells it from the thread's next one."""
+    """The begin of the wait, which distinguishes it from the thread's next one."""
     end: float
-    """By the monotonic clock, which all processes share; infinite for that of a process."""
+    """The end of the wait by the monotonic clock, which all processes share; infinite for that of a
+    process."""
 
 
 def own_waits(files: Path) -> Iterator[OwnWait]:
-    """Those of the rank with these files."""
+    """The own waits of the rank with these files."""
     for name in os.listdir(files):
         if name.startswith(PREFIX):
             with suppress(FileNotFoundError, ValueError):  # it is over, or just begins

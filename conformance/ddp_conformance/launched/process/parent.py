@@ -39,7 +39,7 @@ Request: TypeAlias = ServerOrder | int
 
 
 def listen(address: str) -> socket.socket:
-    """At a new socket in the file system that only this user may connect to.
+    """Listen at a new socket in the file system that only this user may connect to.
 
     Raises ``FileExistsError`` if there is one: of two that listen at once, one does.
     """
@@ -56,7 +56,7 @@ def listen(address: str) -> socket.socket:
 
 
 def connect(address: str) -> Connection:
-    """To a process that listens there; an ``OSError`` if none does."""
+    """Connect to a process that listens there; an ``OSError`` if none does."""
     with socket.socket(socket.AF_UNIX) as connecting:
         connecting.connect(address)
         return Connection(connecting.detach())

@@ -68,7 +68,7 @@ def _code_of(leaving: SystemExit) -> int:
 
 
 def _users(traceback: TracebackType | None) -> TracebackType | None:
-    """Without our frames before the program's first."""
+    """The user's part of a stack, without our frames before the program's first."""
     first = traceback
     while first is not None and is_ours(first.tb_frame.f_code.co_filename):
         first = first.tb_next

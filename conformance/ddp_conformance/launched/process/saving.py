@@ -19,12 +19,12 @@ from ddp_conformance.launched.journal import Journal
 from ddp_conformance.launched.order import Order
 from ddp_conformance.launched.process import own_waits
 from ddp_conformance.launched.process.delays import Nemesis
+from pytest_ddp.system.file_events import files_of, follow_looks, full_path, opens_to_write
 
 SEGMENTS = "segments"
 """File with the names of the shared-memory segments that a rank opened."""
 _MEMORY = "/dev/shm/"
-_WRITING = os.O_WRONLY | os.O_RDWR
-_WRAPPERS = re.compile(r"(?:^|\.)(?:_orig_mod|module|_fsdp_wrapped_module)(?=\.|$)")
+_WRAPPERS = re.compile(r"(?:^|\.)(?:_orig_mod|module|_(?:fsdp|checkpoint)_wrapped_module)(?=\.|$)")
 
 
 def install(order: Order, journal: Journal, nemesis: Nemesis, bare: set[str]) -> None:
@@ -34,7 +34,8 @@ def install(order: Order, journal: Journal, nemesis: Nemesis, bare: set[str]) ->
     if order.work.scenario.late is not None:
         own_waits.install(files)
     if order.work.scenario.late == order.rank:
-        _follow_views(order, nemesis, os.getpid())
+        owner = os.getpid()
+        follow_looks(lambda path, *_: _view(order, nemesis, owner, path))
     follow_shared_memory(files / SEGMENTS)
     original = torch.save
 
@@ -63,7 +64,7 @@ def _states(obj: Any, bare: set[str]) -> Iterator[Mapping[str, Any]]:
 
 
 def bare_name(name: str) -> str:
-    """Without what wrappers and the compiler put into it."""
+    """The name of a parameter without what wrappers and the compiler put into it."""
     return _WRAPPERS.sub("", name).removeprefix(".")
 
 
@@ -71,16 +72,16 @@ def _on_event(
     order: Order, nemesis: Nemesis, owner: int, event: str, arguments: tuple[Any, ...]
 ) -> None:
     if event in _VIEWS and order.work.scenario.late == order.rank:
-        _view(order, nemesis, owner, arguments[0])
+        _view(order, nemesis, owner, files_of(event, arguments)[0][0])
     if event not in _CHANGES or os.getpid() != owner:
         return
-    paths = [_path(arguments[place]) for place in _CHANGES[event]]
+    paths = [_path(given) for given, _ in files_of(event, arguments)]
     if event != "open":
         # With a folder's descriptor it is a part of rmtree, which was an event of its own.
         whole = len(arguments) < 2 or event not in ("os.remove", "os.rmdir") or arguments[1] == -1
         if whole and any(path.startswith(order.directory) for path in paths):
             nemesis.at_change(paths)
-    elif not _writes(*arguments[1:3]):
+    elif not opens_to_write(*arguments[1:3]):
         if paths[0].startswith(order.directory):
             nemesis.at_reading()
     elif paths[0].startswith((order.directory, _MEMORY)):
@@ -89,57 +90,24 @@ def _on_event(
         nemesis.at_stage()
 
 
-_CHANGES = {
-    "open": (0,),
-    "os.remove": (0,),
-    "os.rmdir": (0,),
-    "shutil.rmtree": (0,),
-    "os.truncate": (0,),
-    "os.rename": (0, 1),
-    "os.link": (1,),
-    "os.symlink": (1,),
-    "os.mkdir": (0,),
-}
-"""Audit events of files, and which arguments are paths."""
-
-_VIEWS = ("os.listdir", "os.scandir")
-
-_VIEWS_WITHOUT_EVENT = ("stat", "lstat", "access")
-"""Functions of ``os``, which is where ``os.path`` and ``pathlib`` find them."""
-
-
-def _follow_views(order: Order, nemesis: Nemesis, owner: int) -> None:
-    """Look at files of the run late."""
-
-    def late(look: Any) -> Any:
-        @functools.wraps(look)
-        def looking(path: Any, *args: Any, **kwargs: Any) -> Any:
-            _view(order, nemesis, owner, path)
-            return look(path, *args, **kwargs)
-
-        return looking
-
-    for name in _VIEWS_WITHOUT_EVENT:
-        original = getattr(os, name)
-        made = late(original)
-        setattr(os, name, made)
-        for able in (os.supports_fd, os.supports_dir_fd, os.supports_follow_symlinks):
-            if original in able:
-                able.add(made)
+_CHANGES = frozenset(
+    {
+        *("open", "os.remove", "os.rmdir", "shutil.rmtree", "os.truncate", "os.rename", "os.link"),
+        *("os.symlink", "os.mkdir"),
+    }
+)
+_VIEWS = frozenset({"os.listdir", "os.scandir"})
+"""Audit events of files."""
 
 
 def _view(order: Order, nemesis: Nemesis, owner: int, given: Any) -> None:
-    if os.getpid() == owner and _path("." if given is None else given).startswith(order.directory):
+    if os.getpid() == owner and _path(given).startswith(order.directory):
         nemesis.at_view()
 
 
 def _path(given: Any) -> str:
     """The absolute path; empty for a descriptor, as its opening was an event before."""
-    return "" if isinstance(given, int) else os.path.abspath(os.fsdecode(given))
-
-
-def _writes(mode: str | None, flags: int) -> bool:
-    return bool(flags & _WRITING) if mode is None else any(letter in mode for letter in "wax+")
+    return "" if isinstance(given, int) else full_path(given) or ""
 
 
 def follow_shared_memory(segments: Path) -> None:

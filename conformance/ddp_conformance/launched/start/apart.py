@@ -143,7 +143,7 @@ class Part:
 
     source: OfFunctions | OfItsModule
     seed: int
-    """That of :mod:`ddp_conformance.framework.nemesis`."""
+    """The seed of :mod:`ddp_conformance.framework.nemesis`."""
 
     @classmethod
     def of(cls, subject: Subject) -> Part | None:

@@ -32,7 +32,7 @@ SECONDS = 20
 """Seconds after which a process that answers is taken to hang."""
 
 SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-"""For a server: one with a pool of threads is no place to fork from."""
+"""Variables for a server: one with a pool of threads is no place to fork from."""
 
 PRELOAD = "ddp_conformance.launched.process.preload"
 
@@ -118,7 +118,7 @@ class Server:
 
     seed: int
     launches: bool = False
-    """It has also imported what launched ranks use, which takes 1.5 s of CPU."""
+    """Whether the server has also imported what launched ranks use, which takes 1.5 s of CPU."""
 
     def start(self) -> None:
         """Start it unless it runs; does not wait for its imports."""

@@ -34,12 +34,12 @@ STOPPING = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds."""
+    """The limits of a launched run, in seconds."""
 
     timeout: float
-    """For the whole run."""
+    """Seconds for the whole run."""
     patience: float
-    """For the others, after one rank has ended without coming to its end."""
+    """Seconds for the others, after one rank has ended without coming to its end."""
 
 
 def launch(work: Work, world_size: int, directory: Path, limits: Limits) -> list[Record]:

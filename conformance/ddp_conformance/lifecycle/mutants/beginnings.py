@@ -148,7 +148,7 @@ def train_on_draws(rank: int | None = None, size: int | None = None) -> None:
 
 
 def draw_in_shares() -> None:
-    """As it should be."""
+    """Correct: each rank draws its share."""
     train_on_draws()
 
 
@@ -170,7 +170,7 @@ def pass_before_init() -> None:
 
 
 def pass_in_shares() -> None:
-    """As it should be."""
+    """Correct: each rank goes through its share of the stream."""
     train_endlessly()
 
 
@@ -185,7 +185,7 @@ class EndlessStart(Sampler[int]):
 
 
 def permutations() -> Iterator[int]:
-    """Without end."""
+    """Yield permutations without end."""
     generator = torch.Generator().manual_seed(0)
     while True:
         yield from torch.randperm(SAMPLES, generator=generator).tolist()

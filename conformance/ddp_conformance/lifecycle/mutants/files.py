@@ -38,7 +38,7 @@ def train_and(after: Callable[[int, nn.Module], None]) -> None:
 
 
 def save_and_wait(model: nn.Module, path: Path) -> None:
-    """On rank 0; all ranks go on when it is there."""
+    """Save on rank 0; all ranks go on when it is there."""
     if own_rank() == 0:
         torch.save(model.state_dict(), path)
     dist.barrier()
@@ -77,7 +77,7 @@ def all_remove_at_once() -> None:
 
 
 def all_remove_at_once_if_there() -> None:
-    """As they may: what is missing is fine."""
+    """Correct: what is missing is fine."""
     train_and(remove_old(missing_ok=True, busy=NO_RANK))
 
 
@@ -154,7 +154,7 @@ def removed_before_a_look() -> None:
 
 
 def remove_in_peace() -> None:
-    """As they may: what is missing is fine, and rank 0 waits until all have read.
+    """Correct: what is missing is fine, and rank 0 waits until all have read.
 
     Their logs are in a folder that is named by their parent, which all of them have.
     """

@@ -32,7 +32,7 @@ _WAIT = timedelta(seconds=10)
 
 
 def train(net: type[Net] = Net) -> Any:
-    """From the process group to the last step, each rank on a GPU of its own; what was trained."""
+    """Train from the process group to the last step, each rank on a GPU of its own."""
     device = join()
     torch.manual_seed(0)
     model = DistributedDataParallel(net().to(device))

@@ -32,7 +32,7 @@ class GathersValues(Mean):
 
 
 class GathersPadded(GathersValues):
-    """As it should be: all values, filled up to the most that a rank has."""
+    """Correct: gathers all values, filled up to the most that a rank has."""
 
     def compute(self) -> Tensor:
         return torch.cat(self.gathered(torch.cat([self.nothing(), *self.values]))).mean()

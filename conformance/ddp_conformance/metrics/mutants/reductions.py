@@ -420,7 +420,7 @@ class FunctionalMean(Mean):
 
     @property
     def operation(self) -> str:
-        """On all ranks."""
+        """The operation of the reduction on all ranks."""
         return "sum"
 
 

@@ -62,13 +62,13 @@ def used(case: Case, model: nn.Module, evaluated: nn.Module, before: Callable[[]
 
 
 def bare(model: nn.Module) -> nn.Module:
-    """Without DDP."""
+    """The model without DDP."""
     module: nn.Module = getattr(model, "module", model)
     return module
 
 
 def sharded(case: Case) -> nn.Module:
-    """By ``fully_shard``, which cuts parameters and leaves buffers to the ranks."""
+    """Shard by ``fully_shard``, which cuts parameters and leaves buffers to the ranks."""
     torch.manual_seed(0)
     model = Tracks()
     if case.world_size > 1:

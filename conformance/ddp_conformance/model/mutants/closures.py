@@ -26,7 +26,7 @@ from ddp_conformance.model.subjects import TrainStep
 
 
 def closing(case: Case, model: nn.Module, optimizer: Optimizer, *, scale: float = 1.0) -> Step:
-    """As Lightning steps: the optimizer calls for its gradients, which nothing had before."""
+    """Step as Lightning does: the optimizer calls for its gradients, which nothing had before."""
 
     def step(number: int) -> None:
         points, targets = batch_of(number, share(case))

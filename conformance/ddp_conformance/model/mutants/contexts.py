@@ -44,7 +44,7 @@ class Attending(nn.Module):
 
 
 def whole(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """In one process."""
+    """The step in one process."""
     return _weights(queries, keys, 0).softmax(1) @ values
 
 
@@ -129,7 +129,7 @@ class OwnTokens(ContextStep):
     """The mean over the rank's own tokens, then over ranks."""
 
     def loss(self, total: Tensor) -> Tensor:
-        """Of a rank with few counted tokens each of these weighs more."""
+        """The loss of a rank: on one with few counted tokens each of these weighs more."""
         return total / self.counted.sum() / self.case.world_size
 
 

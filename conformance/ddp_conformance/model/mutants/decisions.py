@@ -28,7 +28,7 @@ class Parts:
     """A step of a network with a loss scale, in parts that mutants replace."""
 
     limit = 0.5
-    """Of the norm: below that of each step here."""
+    """The limit of the norm: below that of each step here."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -99,7 +99,7 @@ def asks_before_it_skips(case: Case) -> Made:
 
 
 class AveragesByHand(Parts):
-    """Without DDP."""
+    """A step that averages without DDP."""
 
     def wrap(self, model: nn.Module) -> Any:
         return model
@@ -116,7 +116,7 @@ class AveragesByHand(Parts):
 
 
 def averages_then_clips(case: Case) -> Made:
-    """By hand, and in the right order."""
+    """Average by hand, then clip: the right order."""
     parts = AveragesByHand(case)
     return parts.model, parts.step
 
@@ -180,7 +180,7 @@ class ReducesNormTwice(Parts):
 
 
 def reduces_norm_twice(case: Case) -> Made:
-    """As for sharded gradients, under DDP."""
+    """Reduce the norm as for sharded gradients, under DDP."""
     parts = ReducesNormTwice(case)
     return parts.model, parts.step
 

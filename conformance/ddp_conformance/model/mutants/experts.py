@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 
@@ -15,6 +17,7 @@ from ddp_conformance.framework.case import Case
 from ddp_conformance.framework.mutants import BenignVariant, Mutant
 from ddp_conformance.model.mutants.moving import clip, exchanged, square, summed_over_ranks
 from ddp_conformance.model.mutants.step_mutants import FEATURES, RATE, batch_of, share
+from ddp_conformance.model.mutants.tensor_parallel import own
 from ddp_conformance.model.subjects import TrainStep
 
 EXPERTS, WIDTH, LIMIT = 4, 6, 0.05
@@ -83,15 +86,17 @@ class ExpertStep:
         bare = Mixture(case.rank, case.world_size)
         self.experts = [*bare.experts.parameters()]
         own = {id(parameter) for parameter in self.experts}
-        named = [*bare.named_parameters()]
-        self.dense = [parameter for _, parameter in named if id(parameter) not in own]
-        self.model: nn.Module = bare
-        if case.world_size > 1:
-            ddp: Any = DistributedDataParallel
-            names = [name for name, parameter in named if id(parameter) in own]
-            ddp._set_params_and_buffers_to_ignore_for_model(bare, names)
-            self.model = ddp(bare)
+        self.model = self.wrapped(bare) if case.world_size > 1 else bare
+        self.dense = [p for p in self.model.parameters() if id(p) not in own]
         self.optimizer = SGD(self.model.parameters(), RATE, momentum=0.5)
+
+    def wrapped(self, bare: Mixture) -> nn.Module:
+        """Under DDP, but for the experts."""
+        ddp: Any = DistributedDataParallel
+        names = [f"experts.{name}" for name, _ in bare.experts.named_parameters()]
+        ddp._set_params_and_buffers_to_ignore_for_model(bare, names)
+        made: nn.Module = ddp(bare)
+        return made
 
     def step(self, number: int) -> Mapping[str, float]:
         """Reports the norm by which it clips."""
@@ -112,7 +117,7 @@ class ExpertStep:
                 parameter.grad.div_(self.case.world_size)
 
     def norm(self) -> float:
-        """Of all experts, wherever they are, and of each dense layer once."""
+        """The norm of all experts, wherever they are, and of each dense layer once."""
         experts = square(p.grad for p in self.experts)
         if self.case.world_size > 1:
             experts = summed_over_ranks(experts)
@@ -129,7 +134,7 @@ class Unscaled(ExpertStep):
     """Has another sum of the squares, and the same norm: each rank's share of the dense ones."""
 
     def norm(self) -> float:
-        """In one reduction of both."""
+        """The norm in one reduction of both."""
         world_size = self.case.world_size
         own = square(p.grad for p in self.experts) + square(p.grad for p in self.dense) / world_size
         return float((summed_over_ranks(own) if world_size > 1 else own).sqrt())
@@ -149,7 +154,7 @@ class DividesTheLoss(ExpertStep):
         self.model = getattr(self.model, "module", self.model)
 
     def step(self, number: int) -> Mapping[str, float]:
-        """As the other one."""
+        """Step as the other one does."""
         points, targets = batch_of(number, share(self.case))
         self.optimizer.zero_grad()
         loss = nn.functional.mse_loss(self.model(points), targets, reduction="sum")
@@ -186,7 +191,7 @@ class WithoutExperts(ExpertStep):
     """All ranks agree on a norm that leaves the experts out."""
 
     def norm(self) -> float:
-        """Of the dense layers."""
+        """The norm of the dense layers."""
         if self.case.world_size == 1:
             return super().norm()
         return float(square(p.grad for p in self.dense).sqrt())
@@ -202,7 +207,7 @@ class CountsDenseForEachRank(ExpertStep):
     """The squares of all ranks' gradients are summed, whether or not others have them too."""
 
     def norm(self) -> float:
-        """Of what each rank has."""
+        """The norm of what each rank has, summed over ranks."""
         own = square(p.grad for p in self.model.parameters())
         return float((summed_over_ranks(own) if self.case.world_size > 1 else own).sqrt())
 
@@ -229,11 +234,61 @@ def norms_averaged_over_experts(case: Case) -> Made:
     return parts.model, parts.step
 
 
+class ShardsDense(ExpertStep):
+    """The dense layers are sharded, and the experts are not."""
+
+    def wrapped(self, bare: Mixture) -> nn.Module:
+        """Under FSDP2."""
+        mesh = init_device_mesh("cpu", (self.case.world_size,))
+        fully_shard(bare, mesh=mesh, ignored_params={*self.experts})
+        return bare
+
+    def norm(self) -> float:
+        """Of all shards and experts, wherever they are."""
+        if self.case.world_size == 1:
+            return super().norm()
+        return float(summed_over_ranks(self.dense_square() + square_of(self.experts)).sqrt())
+
+    def dense_square(self) -> Tensor:
+        """Of this rank's shards."""
+        return square(own(p.grad) for p in self.dense)
+
+
+def square_of(parameters: Iterable[Tensor]) -> Tensor:
+    """Of their gradients."""
+    return square(parameter.grad for parameter in parameters)
+
+
+def experts_beside_shards(case: Case) -> Made:
+    """Right."""
+    parts = ShardsDense(case)
+    return parts.model, parts.step
+
+
+class NormOfOwnExperts(ShardsDense):
+    """Each rank clips by a norm of the dense layers and of its own experts.
+
+    No two ranks have the same shard, so that the ranks' parameters do not show it.
+    """
+
+    def norm(self) -> float:
+        """Another one on each rank."""
+        if self.case.world_size == 1:
+            return super().norm()
+        return float((summed_over_ranks(self.dense_square()) + square_of(self.experts)).sqrt())
+
+
+def norm_of_own_experts(case: Case) -> Made:
+    """Shards of one layer are clipped by unlike factors."""
+    parts = NormOfOwnExperts(case)
+    return parts.model, parts.step
+
+
 SIZES = (2, 4)
 DECIDES = frozenset({"decides"})
 
 MUTANTS = (
-    # Megatron-LM#7165, Automodel#3816
+    # Megatron-LM#5956, Megatron-LM#7165, pytorch#160285
     Mutant(
         TrainStep(experts_not_divided, DECIDES),
         "MOD-02",
@@ -242,6 +297,8 @@ MUTANTS = (
     ),
     # Megatron-LM#5916
     Mutant(TrainStep(norm_without_experts, DECIDES), "MOD-08", "a norm without the experts", SIZES),
+    # Automodel#3816
+    Mutant(TrainStep(norm_of_own_experts, DECIDES), "MOD-08", "a norm of the own experts", (2,)),
     # NeMo-RL#3788
     Mutant(
         TrainStep(norm_counts_dense_for_each_rank, DECIDES),
@@ -260,6 +317,7 @@ MUTANTS = (
 
 BENIGN_VARIANTS = (
     BenignVariant(TrainStep(experts_on_ranks, DECIDES), "experts on ranks", SIZES),
+    BenignVariant(TrainStep(experts_beside_shards, DECIDES), "experts beside shards", SIZES),
     BenignVariant(
         TrainStep(norm_in_one_reduction, DECIDES), "a norm of shares, reduced once", SIZES
     ),

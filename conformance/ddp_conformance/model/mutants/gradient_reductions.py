@@ -58,7 +58,7 @@ def unwrapped(case: Case) -> SmallNet:
 
 
 def gradients(model: nn.Module) -> list[Tensor]:
-    """Those that there are."""
+    """The gradients that there are."""
     return [p.grad for p in model.parameters() if p.grad is not None]
 
 
@@ -88,7 +88,7 @@ def average_flat(model: nn.Module, overlap: int = 0) -> None:
 
 
 def average_shards(model: nn.Module) -> None:
-    """As ZeRO does: each rank gets the sum of its shard, and all gather the shards."""
+    """Average as ZeRO does: each rank gets the sum of its shard, and all gather the shards."""
     found, size = gradients(model), dist.get_world_size()
     flat = torch.cat([gradient.reshape(-1) for gradient in found]) / size
     padded = nn.functional.pad(flat, (0, -len(flat) % size))
@@ -156,7 +156,7 @@ class AveragesInGraph(nn.Module):
         self.inner = inner
 
     def forward(self, points: Tensor) -> Any:
-        """With each parameter behind a function."""
+        """Run the model with each parameter behind a function."""
         averaged: Any = _AveragedBackward
         own = {name: averaged.apply(p) for name, p in self.inner.named_parameters()}
         return torch.func.functional_call(self.inner, own, (points,))
@@ -272,7 +272,7 @@ def averages_shards_again(case: Case) -> Made:
 
 
 def reduces_each_pass(case: Case) -> Made:
-    """Without ``no_sync``: the second pass reduces again what the first one has."""
+    """Run two passes without ``no_sync``: the second pass reduces again what the first one has."""
     return accumulating(case, wrapped(case, SmallNet()), lambda p: nullcontext())
 
 

@@ -23,7 +23,7 @@ class _Exchanged(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        """To where the rows came from."""
+        """Send gradients to where the rows came from."""
         (gradient,) = gradients
         back = gradient.new_empty(sum(ctx.given), *gradient.shape[1:])
         dist.all_to_all_single(back, gradient.contiguous(), ctx.given, ctx.taken)
@@ -35,7 +35,7 @@ class _Gathered(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor) -> Tensor:
-        """In the order of the ranks."""
+        """Gather in the order of the ranks."""
         parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
         dist.all_gather(parts, rows.contiguous())
         return torch.cat(parts)
@@ -48,6 +48,22 @@ class _Gathered(torch.autograd.Function):
         return whole.chunk(dist.get_world_size())[dist.get_rank()].contiguous()
 
 
+class _GatheredForAll(torch.autograd.Function):
+    """The rows of all ranks, of which all ranks make the same."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        """In the order of the ranks."""
+        parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, rows.contiguous())
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        """This rank's rows of it."""
+        return gradients[0].chunk(dist.get_world_size())[dist.get_rank()].contiguous()
+
+
 class _FromTheRankBefore(torch.autograd.Function):
     """A step of a ring: a tensor goes to the next rank, and its gradient comes back from there."""
 
@@ -58,7 +74,7 @@ class _FromTheRankBefore(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        """That of the next rank's use."""
+        """The gradient of the next rank's use."""
         return _passed_on(gradients[0], -1)
 
 
@@ -79,14 +95,14 @@ class _Summed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, part: Tensor, group: Any = None) -> Tensor:
-        """On all ranks of the group."""
+        """Sum on all ranks of the group."""
         whole = part.clone()
         dist.all_reduce(whole, group=group)
         return whole
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        """As it is."""
+        """Pass the gradient on as it is."""
         return gradients[0], None
 
 
@@ -95,7 +111,7 @@ class _UsedByAll(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, group: Any = None) -> Tensor:
-        """As it is."""
+        """Pass the tensor on as it is."""
         ctx.group = group
         return tensor.view_as(tensor)
 
@@ -115,6 +131,11 @@ def exchanged(rows: Tensor, given: list[int], taken: list[int]) -> Tensor:
 def gathered(rows: Tensor) -> Tensor:
     """The rows of all ranks, in their order; each has equally many."""
     return _applied(_Gathered, rows)
+
+
+def gathered_for_all(rows: Tensor) -> Tensor:
+    """The same, where all ranks have the gradient of all uses."""
+    return _applied(_GatheredForAll, rows)
 
 
 def from_the_rank_before(tensor: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ class AutocastStep:
         self.optimizer = SGD(self.model.parameters(), RATE)
 
     def step(self, number: int) -> Mapping[str, float]:
-        """On the mean of the ranks' means."""
+        """Step on the mean of the ranks' means."""
         points, targets = batch_of(number, share(self.case))
         self.optimizer.zero_grad()
         with torch.autocast("cpu", torch.bfloat16):
@@ -88,7 +88,7 @@ def in_autocast_norm_divided(case: Case) -> Any:
 
 
 FEATURES = 4
-"""Of which each rank has its part."""
+"""The number of features, of which each rank has its part."""
 
 
 class AtTheKink(nn.Module):

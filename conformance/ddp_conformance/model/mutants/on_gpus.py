@@ -16,7 +16,7 @@ from ddp_conformance.model.subjects import TrainStep
 
 
 def gpu() -> torch.device:
-    """That of this rank, which its launcher has made the current one."""
+    """The GPU of this rank, which its launcher has made the current one."""
     return torch.device("cuda", torch.cuda.current_device())
 
 

@@ -116,7 +116,7 @@ class StageStep:
         return self.model.embed.weight if first else self.model.head.weight
 
     def norm(self) -> float:
-        """In which the matrix counts once."""
+        """The norm in which the matrix counts once."""
         if self.alone:
             return float(square(p.grad for p in self.model.parameters()).sqrt())
         counted = [
@@ -153,7 +153,9 @@ class CountsLastTwice(StageStep):
 
 
 def last_micro_batch_twice(case: Case) -> Made:
-    """As where a drain of the pipeline starts one place too early."""
+    """Take the last micro-batch twice, as where a drain of the pipeline starts one place too
+    early.
+    """
     parts = CountsLastTwice(case)
     return parts.model, parts.step
 
@@ -162,7 +164,7 @@ class CountsTiedTwice(StageStep):
     """The matrix counts on both stages."""
 
     def norm(self) -> float:
-        """Of all that the stages have."""
+        """The norm of all that the stages have."""
         own = square(p.grad for p in self.model.parameters())
         return float((own if self.alone else summed_over_ranks(own)).sqrt())
 
@@ -177,7 +179,7 @@ class MoreMicroBatches(StageStep):
     """Three micro-batches of unlike sizes on ranks, each a share of the same mean."""
 
     def micro_batches(self, *batches: range) -> tuple[range, ...]:
-        """Another cut of the same samples."""
+        """Micro-batches by another cut of the same samples."""
         size = self.case.size
         cut = (range(1), range(1, 3), range(3, size))
         return batches if self.alone else cut

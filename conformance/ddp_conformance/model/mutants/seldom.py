@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.optim import Adam
 
 from ddp_conformance.framework.case import Case
@@ -135,7 +136,7 @@ def normalises_by_rank(case: Case) -> Made:
 
 
 def stepping(case: Case, model: Any) -> Step:
-    """As :func:`adam`, with any model."""
+    """A step as of :func:`adam`, with any model."""
     optimizer = Adam(model.parameters(), RATE)
 
     def step(number: int) -> None:
@@ -160,6 +161,16 @@ def frozen_statistics(case: Case) -> Made:
         if isinstance(module, nn.BatchNorm1d):
             module.eval()
     model = wrapped(case, bare)
+    return model, stepping(case, model)
+
+
+def recomputed(case: Case) -> Made:
+    """torch's activation checkpointing of one layer: in ``named_parameters`` of the model it has a
+    name of its own, in ``state_dict`` it has none."""
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(FEATURES).eval()
+    layer = checkpoint_wrapper(nn.Sequential(nn.Linear(FEATURES, FEATURES), norm))
+    model = wrapped(case, nn.Sequential(layer, nn.ReLU(), nn.Linear(FEATURES, 1)))
     return model, stepping(case, model)
 
 
@@ -200,6 +211,7 @@ BENIGN_VARIANTS = (
         undecided=NO_OPTIMIZER,
     ),
     BenignVariant(TrainStep(frozen_statistics), "BatchNorm in evaluation mode", (1, 2)),
+    BenignVariant(TrainStep(recomputed), "activation checkpointing of one layer", (1, 2)),
     BenignVariant(
         TrainStep(normalises_by_rank, STATISTICS, reason=REASON),
         "BatchNorm of each rank, which is meant",

@@ -51,7 +51,7 @@ class Together(nn.BatchNorm1d):
 
 
 def over_ranks(*values: Tensor) -> Tensor:
-    """Their sums over ranks, through which gradients go back to all ranks."""
+    """Sums of tensors over ranks, through which gradients go back to all ranks."""
     sums = torch.stack(values)
     return all_reduce(sums) if dist.is_initialized() else sums  # type: ignore[no-untyped-call]
 
@@ -110,7 +110,7 @@ def trained(case: Case, norm: nn.Module, device: torch.device | None = None) -> 
 
 
 def normalises_together(case: Case) -> Made:
-    """By hand, for torch's SyncBatchNorm takes no tensor of a CPU."""
+    """Normalise by hand, for torch's SyncBatchNorm takes no tensor of a CPU."""
     return trained(case, Together())
 
 
@@ -145,7 +145,7 @@ def normalises_alone(case: Case) -> Made:
 
 
 def averages_variances(case: Case) -> Made:
-    """With samples of other means on each rank."""
+    """Average the variances, with samples of other means on each rank."""
     return trained(case, AveragesVariances())
 
 

@@ -50,7 +50,7 @@ def share(case: Case) -> range:
 
 
 def wrapped(case: Case, model: nn.Module, **options: Any) -> Any:
-    """In DDP, where there are several ranks."""
+    """The model in DDP, where there are several ranks."""
     return DistributedDataParallel(model, **options) if case.world_size > 1 else model
 
 

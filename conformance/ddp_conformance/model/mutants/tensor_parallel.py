@@ -93,7 +93,8 @@ class SplitStep:
         """Reports the norm by which it clips."""
         points, targets = batch_of(number, range(self.case.size))
         if self.sequence and not self.alone:
-            points = points.chunk(self.case.world_size)[self.case.rank]
+            points = points.chunk(self.case.world_size)[self.part()]
+            targets = self.in_order(targets)
         self.optimizer.zero_grad()
         loss: Any = self.loss(nn.functional.mse_loss(self.model(points), targets))
         loss.backward()
@@ -103,6 +104,14 @@ class SplitStep:
         self.optimizer.step()
         return {"norm": norm}
 
+    def part(self) -> int:
+        """Which part of a sequence this rank has."""
+        return self.case.rank
+
+    def in_order(self, targets: Tensor) -> Tensor:
+        """As the gathered samples are."""
+        return targets
+
     def loss(self, mean: Tensor) -> Tensor:
         """All ranks have all samples."""
         return mean
@@ -111,7 +120,7 @@ class SplitStep:
         """Nothing: each rank has the whole gradient of what it has."""
 
     def norm(self) -> float:
-        """In which what all have counts once."""
+        """The norm in which what all have counts once."""
         split = [p.grad for p in self.model.parameters() if isinstance(p, DTensor)]
         same = [p.grad for p in self.model.parameters() if not isinstance(p, DTensor)]
         parts = square(map(own, split))
@@ -146,6 +155,38 @@ def split_over_sequence(case: Case) -> Made:
     return parts.model, parts.step
 
 
+class Backwards(OverSequence):
+    """The last rank has the first part."""
+
+    def part(self) -> int:
+        """In the opposite order."""
+        return self.case.world_size - 1 - self.case.rank
+
+    def in_order(self, targets: Tensor) -> Tensor:
+        """In the opposite order, too."""
+        return torch.cat(targets.chunk(self.case.world_size)[::-1])
+
+
+def split_over_sequence_backwards(case: Case) -> Made:
+    """Right."""
+    parts = Backwards(case)
+    return parts.model, parts.step
+
+
+class PartOfAnotherGroup(OverSequence):
+    """The place of a rank in another group than that which gathers."""
+
+    def part(self) -> int:
+        """Among pairs of ranks: some parts come twice, others never."""
+        return self.case.rank // 2
+
+
+def sequence_of_another_group(case: Case) -> Made:
+    """Samples are lost, and others are repeated."""
+    parts = PartOfAnotherGroup(case)
+    return parts.model, parts.step
+
+
 class NormUnreduced(OverSequence):
     """Each rank's norm goes its own way."""
 
@@ -160,7 +201,7 @@ def norm_not_reduced(case: Case) -> Made:
 
 
 class BiasOnEach(SplitNet):
-    """As a layer whose bias is left in what each rank computes."""
+    """A layer whose bias is left in what each rank computes."""
 
     def whole(self, part: Tensor, group: Any) -> Tensor:
         """The bias is a part of what is summed."""
@@ -223,7 +264,7 @@ class LocalNorm(SplitStep):
     """Each rank clips by what it has."""
 
     def norm(self) -> float:
-        """Of the own parts."""
+        """The norm of the own parts."""
         return float(square(own(p.grad) for p in self.model.parameters()).sqrt())
 
 
@@ -233,7 +274,51 @@ def norm_of_own_parts(case: Case) -> Made:
     return parts.model, parts.step
 
 
+class CountsPartOfTheFirst(SplitStep):
+    """A bias that is split counts as one that all have: by the first rank's part."""
+
+    def norm(self) -> float:
+        """Without the other ranks' parts of it."""
+        if self.alone:
+            return super().norm()
+        bias: Any = self.model.up.bias
+        split = [p for p in self.model.parameters() if isinstance(p, DTensor) and p is not bias]
+        if self.case.rank == 0:
+            split.append(bias)
+        same = [p.grad for p in self.model.parameters() if not isinstance(p, DTensor)]
+        total = summed_over_ranks(square(own(p.grad) for p in split))
+        return float((total + square(same)).sqrt())
+
+
+def norm_counts_part_of_the_first(case: Case) -> Made:
+    """All ranks clip by a norm that is too small."""
+    parts = CountsPartOfTheFirst(case)
+    return parts.model, parts.step
+
+
+class GathersForItsNorm(SplitStep):
+    """Puts the gradients together, each with all its parts."""
+
+    def norm(self) -> float:
+        """Of whole gradients."""
+        gradients: list[Any] = [parameter.grad for parameter in self.model.parameters()]
+        return float(square(map(whole, gradients)).sqrt())
+
+
+def whole(gradient: Any) -> Tensor:
+    """All parts; a collective if it has some."""
+    tensor: Tensor = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
+    return tensor
+
+
+def norm_of_gathered_parts(case: Case) -> Made:
+    """Right."""
+    parts = GathersForItsNorm(case)
+    return parts.model, parts.step
+
+
 SIZES = (2, 4)
+TWO = (2,)
 DECIDES = frozenset({"decides"})
 
 MUTANTS = (
@@ -253,6 +338,20 @@ MUTANTS = (
         "a loss divided by ranks that share their samples",
         SIZES,
     ),
+    # Megatron-LM#7452
+    Mutant(
+        TrainStep(sequence_of_another_group, DECIDES),
+        "MOD-02",
+        "a sequence cut by the rank in another group",
+        SIZES,
+    ),
+    # Megatron-LM#7452
+    Mutant(
+        TrainStep(norm_counts_part_of_the_first, DECIDES),
+        "MOD-08",
+        "a norm with one rank's part of a split bias",
+        TWO,
+    ),
     # transformers#36132
     Mutant(TrainStep(norm_of_own_parts, DECIDES), "MOD-08", "a norm of the own parts", SIZES),
 )
@@ -260,6 +359,10 @@ MUTANTS = (
 BENIGN_VARIANTS = (
     BenignVariant(TrainStep(split_by_hand, DECIDES), "layers split by hand", SIZES),
     BenignVariant(TrainStep(split_over_sequence, DECIDES), "sequence parallelism", SIZES),
+    BenignVariant(
+        TrainStep(split_over_sequence_backwards, DECIDES), "a sequence in another order", TWO
+    ),
+    BenignVariant(TrainStep(norm_of_gathered_parts, DECIDES), "a norm of gathered parts", TWO),
     BenignVariant(
         TrainStep(share_of_bias_on_each_rank, DECIDES),
         "a share of the bias before the reduction",

@@ -24,7 +24,7 @@ RATE, DECAY = 1e-2, 0.1
 
 @torch.no_grad()
 def decay(model: nn.Module) -> None:
-    """As AdamW does, by hand."""
+    """Decay as AdamW does, by hand."""
     for parameter in model.parameters():
         parameter.mul_(1 - RATE * DECAY)
 
@@ -49,7 +49,7 @@ def decays_by_hand(case: Case) -> Made:
 
 
 def groups(named: Iterable[tuple[str, nn.Parameter]]) -> list[dict[str, Any]]:
-    """Without decay for the last layer."""
+    """Parameter groups without decay for the last layer."""
     pairs = list(named)
     return [
         {"params": [p for name, p in pairs if not name.startswith("leave.")]},
@@ -72,7 +72,7 @@ def groups_by_bare_names(case: Case) -> Made:
 
 
 def scheduled_for_each_rank(case: Case) -> Made:
-    """As where each step of the group counts as one of each rank."""
+    """Schedule as if each step of the group counted as one of each rank."""
     model = wrapped(case, SmallNet())
     optimizer = SGD(model.parameters(), RATE, momentum=0.9)
     scheduler = LambdaLR(optimizer, lambda number: 0.8**number)

@@ -35,17 +35,17 @@ class Shared:
         return torch.Generator().manual_seed(self.seed())
 
     def permutation(self, generator: torch.Generator) -> list[int]:
-        """Of all samples."""
+        """A permutation of all samples."""
         order: list[int] = torch.randperm(self.case.size, generator=generator).tolist()
         return order
 
     def order(self) -> list[int]:
-        """Of one epoch, as long for each rank."""
+        """The order of one epoch, as long for each rank."""
         order = self.permutation(self.generator())
         return self.evened(order)
 
     def evened(self, order: list[int]) -> list[int]:
-        """From its beginning, as often as it takes."""
+        """The order filled up from its beginning, as often as it takes."""
         number = -len(order) % self.case.world_size
         return [*order, *(order * number)[:number]]
 
@@ -65,7 +65,7 @@ class SameShare(Shared):
 
 
 def drawn_in_all(number: int, world_size: int) -> int:
-    """As many for each rank."""
+    """The draws in all, as many for each rank."""
     return number + -number % world_size
 
 
@@ -73,7 +73,7 @@ class Weighted(Shared):
     """A quarter of the samples comes four times as often; one draw for all ranks."""
 
     LENGTH = 1
-    """Of an epoch, in numbers of samples."""
+    """The length of an epoch, in numbers of samples."""
 
     def order(self) -> list[int]:
         weights = torch.ones(self.case.size)
@@ -120,7 +120,7 @@ class Endless(Shared):
     """One permutation after another, without end, dealt out in turn."""
 
     def stream(self) -> Iterator[int]:
-        """For all ranks."""
+        """The stream for all ranks."""
         generator = self.generator()
         for _ in count():
             yield from self.permutation(generator)
@@ -130,7 +130,7 @@ class Endless(Shared):
 
 
 class EndlessOnEach(Endless):
-    """Without the stride: every rank goes through all samples in the same order."""
+    """A sampler without the stride: every rank goes through all samples in the same order."""
 
     def __iter__(self) -> Iterator[int]:
         return self.stream()
@@ -253,7 +253,7 @@ class OneGroupTwice(ByFormat):
 
 
 def formats(size: int) -> list[int]:
-    """Of each sample."""
+    """The format of each sample."""
     return [index % 2 for index in range(size)]
 
 
@@ -273,7 +273,7 @@ class ByTokens:
         self.epoch = epoch
 
     def batches(self) -> list[list[int]]:
-        """Of one epoch, in a random order."""
+        """The batches of one epoch, in a random order."""
         generator = torch.Generator().manual_seed(self.epoch)
         batches: list[list[int]] = [[]]
         order: list[int] = torch.randperm(self.case.size, generator=generator).tolist()
@@ -284,7 +284,7 @@ class ByTokens:
         return [batches[place] for place in torch.randperm(len(batches), generator=generator)]
 
     def share(self, batches: list[list[int]]) -> list[list[int]]:
-        """Of this rank."""
+        """The share of this rank."""
         number = -len(batches) % self.case.world_size
         padded = [*batches, *(batches * number)[:number]]
         return padded[self.case.rank :: self.case.world_size]
@@ -310,7 +310,7 @@ class ByTokensOnEach(ByTokens):
 
 
 def tokens(index: int) -> int:
-    """In a sentence."""
+    """The number of tokens in a sentence."""
     return 1 + 7 * index % 5
 
 
@@ -321,7 +321,7 @@ class Resampled(IterableDataset[IndexedItem]):
         self.case = case
 
     def seed(self, worker: int) -> int:
-        """Of this worker."""
+        """The seed of this worker."""
         return 100 * self.case.rank + worker
 
     def __iter__(self) -> Iterator[IndexedItem]:

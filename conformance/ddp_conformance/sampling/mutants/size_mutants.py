@@ -89,7 +89,7 @@ class TwoWorkers(SplitStream):
 
 
 def length(index: int) -> int:
-    """Of a text."""
+    """The length of a text."""
     return 5 + index * 37 % 101
 
 

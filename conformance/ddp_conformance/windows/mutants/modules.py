@@ -39,7 +39,7 @@ from ddp_conformance.windows.subjects import DataModule
 
 
 def moved_at_end(case: Case) -> WindowRun:
-    """As it should be."""
+    """Correct: the window moves at the end of the epoch."""
     return WindowRun(Windows(case), [Mover()])
 
 

@@ -33,7 +33,7 @@ class Generation:
 
 
 class Windows(LightningDataModule):
-    """As it should be: a window change makes everything anew, and counts."""
+    """Correct: a window change makes everything anew, and counts."""
 
     def __init__(self, case: Case) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ def nth_window(epoch: int) -> str:
 
 
 class Mover(Callback):
-    """As it should be: the next window at the end of the epoch, a function of the epoch."""
+    """Correct: the next window at the end of the epoch, a function of the epoch."""
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         windows_of(trainer).set_train_window(10 * (trainer.current_epoch + 1))
@@ -196,7 +196,7 @@ class ShortWindows(Windows):
         return {**new.dataset.sample(0), "repeated": True}
 
     def sampler(self, dataset: WindowDataset) -> DistributedSampler[Item]:
-        """Of this rank's own samples."""
+        """A sampler of this rank's own samples."""
         return DistributedSampler(dataset, num_replicas=1, rank=0, shuffle=False)
 
 

@@ -111,7 +111,7 @@ class ByMoving(ByOpening):
 
 
 class OpensAndWritesAgain(ByOpening):
-    """Whose ``open("x")`` is refused writes over it."""
+    """A writer that, where ``open("x")`` is refused, writes over the file."""
 
     def __call__(self, number: int) -> None:
         path = self.case.directory / f"{number}.json"
@@ -148,7 +148,7 @@ class StampsAfterwards(MainProcessFirst):
 
 
 def numbers(directory: Path) -> list[int]:
-    """Of the files in a folder, in the order of their names."""
+    """The numbers of the files in a folder, in the order of their names."""
     return [int(path.stem) for path in sorted(directory.glob("*.json"))]
 
 

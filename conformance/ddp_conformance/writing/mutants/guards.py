@@ -82,7 +82,7 @@ class AsksLocalTask(AsksTask):
 
 
 class AskedAtImport(AsksEnvironment):
-    """As a module had it when it was imported, which the factory does late."""
+    """A guard as a module had it when it was imported, which the factory does late."""
 
     def __init__(self, case: Case) -> None:
         from ddp_conformance.writing.mutants import rank_at_import

@@ -29,7 +29,7 @@ class AsksLightning(AsksEnvironment):
 
 
 class Prepares(LightningDataModule):
-    """As it should be: files in ``prepare_data``, state in ``setup``."""
+    """Correct: files in ``prepare_data``, state in ``setup``."""
 
     def __init__(self, case: Case) -> None:
         super().__init__()

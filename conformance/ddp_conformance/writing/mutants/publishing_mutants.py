@@ -77,7 +77,7 @@ class LogWithLock(Log):
 
 
 class Publisher:
-    """As it should be: write beside, rename, and only then let the others go on."""
+    """Correct: write beside, rename, and only then let the others go on."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -203,7 +203,7 @@ class PublishesInThread(PublishesMeanwhile):
 
 
 class WaitsForItsThreadForAWhile(PublishesMeanwhile):
-    """As long as the file takes on a disk of one's own."""
+    """A publisher that waits as long as the file takes on a disk of one's own."""
 
     def write(self, number: int) -> None:
         super().write(number)

@@ -148,7 +148,7 @@ class LooksBeforeMaking(Log):
         self.make_folder()
 
     def make_folder(self) -> None:
-        """On every rank."""
+        """Make the folder on every rank."""
         if not self.path.parent.exists():
             os.makedirs(self.path.parent)
 
@@ -198,7 +198,7 @@ class MovesWhatIsThere(Log):
         dist.barrier()
 
     def move(self, old: Path) -> None:
-        """On every rank."""
+        """Move the file on every rank."""
         old.rename(old.with_name(f"old.{old.name}"))
 
 
@@ -336,7 +336,7 @@ class LogInNextFolder(Log):
         super().append(number)
 
     def folder(self) -> Path:
-        """That of this rank."""
+        """The folder of this rank."""
         if self.number is None:
             self.number = len(list(self.case.directory.glob("version-*")))
         return self.case.directory / f"version-{self.number}"

@@ -1,4 +1,4 @@
-"""Which ranks get a share of one row."""
+"""The ranks that get a share of one row."""
 
 import torch.distributed as dist
 from datasets import Dataset

@@ -1,4 +1,4 @@
-"""Which ranks get a share of one sample."""
+"""The ranks that get a share of one sample."""
 
 import torch.distributed as dist
 from lightning.pytorch.overrides.distributed import UnrepeatedDistributedSampler

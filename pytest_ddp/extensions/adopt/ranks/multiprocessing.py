@@ -181,15 +181,15 @@ class PoolOfRanks:
     def starmap(
         self, function: Callable[..., Any], args: Iterable[Sequence[Any]], *_: Any
     ) -> list[Any]:
-        """The same, and wait."""
+        """Do as :meth:`starmap_async`, and wait."""
         return self.starmap_async(function, args).get()
 
     def map(self, function: Callable[..., Any], args: Iterable[Any], *_: Any) -> list[Any]:
-        """The same, with one argument."""
+        """Do as :meth:`starmap`, with one argument."""
         return self.starmap(function, [(one,) for one in args])
 
     def perform(self, tasks: Sequence[Task]) -> list[Any]:
-        """Run this rank's task; every rank's result."""
+        """Run this rank's task; return the results of all ranks."""
         if self.is_over:  # The end of a harness whose test has failed: peers are elsewhere.
             return []
         try:
@@ -203,7 +203,7 @@ class PoolOfRanks:
         self.is_over = True
 
     def terminate(self) -> None:
-        """As :meth:`close`."""
+        """Do as :meth:`close`."""
         self.is_over = True
 
     def join(self) -> None:

@@ -129,3 +129,28 @@ class ProcessPlace(ExtensionMessage):
 
 RETURNED = "returned"
 """The phase of a process after its target has returned or raised; not after ``os._exit``."""
+
+
+# ---------------------------------------------------------------- descriptors in pickles
+
+_received: list[int] = []
+"""The descriptors that were sent to this process, in the order of their pickling."""
+
+
+@dataclass(frozen=True)
+class Inherited:
+    """Represents a descriptor in a pickle, by its index among those that were sent.
+
+    multiprocessing gets it from the object that starts a process (``DupFd``).
+    """
+
+    place: int
+
+    def detach(self) -> int:
+        """The descriptor, in the process that it was sent to."""
+        return _received[self.place]
+
+
+def take_descriptors(descriptors: list[int]) -> None:
+    """Add descriptors that were sent to this process, in the order of their pickling."""
+    _received.extend(descriptors)

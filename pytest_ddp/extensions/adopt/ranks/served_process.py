@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import sys
-from multiprocessing import resource_tracker, spawn
+from multiprocessing import parent_process, resource_tracker, spawn
 from typing import Any, NoReturn
 
-from pytest_ddp.extensions.adopt.ranks import inherited, loader_workers, served_surroundings
-from pytest_ddp.extensions.adopt.ranks.served_messages import Inherit, Serve
+from torch.utils.data._utils import worker
+
+from pytest_ddp.extensions.adopt.ranks import served_surroundings
+from pytest_ddp.extensions.adopt.ranks.served_messages import Inherit, Serve, take_descriptors
 from pytest_ddp.extensions.adopt.ranks.served_watch import ServedWatch
 from pytest_ddp.protocol.channel import Channel
 from pytest_ddp.rank.cleanup import seeding
@@ -26,7 +29,7 @@ def preload() -> None:
     with without_collector():
         import pytest  # noqa: F401, PLC0415
         import torch.multiprocessing.spawn  # noqa: F401, PLC0415
-    loader_workers.watch()
+    _end_loader_workers()
 
 
 def live(serve: Serve, descriptors: list[int]) -> NoReturn:
@@ -72,7 +75,7 @@ def _inherit(channel: Channel) -> None:
             crash_stacks.exit_now(1)
         message, descriptors = received
         assert isinstance(message, Inherit), message
-        inherited.take(descriptors)
+        take_descriptors(descriptors)
         last = message.last
 
 
@@ -96,3 +99,24 @@ def _run(data: int) -> int:
         ):  # the test may have replaced it
             stream.flush()
     return code
+
+
+def _end_loader_workers() -> None:
+    """Have workers of a ``DataLoader`` end with their process, even if it ends as they start.
+
+    torch's worker ends when the pid of its parent has changed since it first looked. If its process
+    had ended before that look, the worker waits for ever, and so does whoever waits for the end of
+    its process, by the sentinel that the worker has inherited (torch 2.13).
+
+    Workers that are forked from now on compare with the pid that multiprocessing knows.
+    """
+    original: Any = worker.ManagerWatchdog.__init__
+
+    @functools.wraps(original)
+    def init(watchdog: Any) -> None:
+        original(watchdog)
+        if (parent := parent_process()) is not None:
+            watchdog.manager_pid = parent.pid
+
+    init.__module__ = original.__module__
+    setattr(worker.ManagerWatchdog, "__init__", init)  # noqa: B010 - mypy

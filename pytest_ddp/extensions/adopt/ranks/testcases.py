@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from torch.distributed import destroy_process_group
 
-from pytest_ddp.extensions.adopt.ranks import announced_ends, harness_environment
+from pytest_ddp.extensions.adopt.ranks import harness_environment
 from pytest_ddp.fixture import DdpError, current
 from pytest_ddp.rank.groups import connections
 from pytest_ddp.rank.groups.default_group import groups
@@ -35,7 +35,7 @@ class TestCases:
         self._done = False
 
     def pytest_ddp_rank_begins(self, announce_end: Callable[[tuple[int, ...], bool], None]) -> None:
-        announced_ends.tell_by(announce_end)
+        _announce_by(announce_end)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pycollect_makeitem(self) -> None:
@@ -114,12 +114,12 @@ def _run_in_place(case: Any, function: Any) -> None:
 def _run_as_spawned(rank: int, case: Any, function: Any, file_name: str) -> None:
     expected = case.special_return_code_checks.get(function, 0)
     if function in case.skip_return_code_checks:
-        with announced_ends.announced((case.TEST_ERROR_EXIT_CODE,), others=True):
+        with _announced((case.TEST_ERROR_EXIT_CODE,), others=True):
             code = _code_of(rank, case, file_name)
         if code != case.TEST_ERROR_EXIT_CODE:
             return
     elif expected:
-        with announced_ends.announced((expected,)):
+        with _announced((expected,)):
             code = _code_of(rank, case, file_name)
     else:
         code = _code_of(rank, case, file_name)
@@ -152,7 +152,7 @@ def _words(code: int) -> str:
 
 
 def _run_test(case: Any, test_name: str, parent_pipe: object) -> None:
-    """As the harness's own, but raises exceptions, which that turns into exit codes."""
+    """Do as the harness's own, but raise exceptions, which that turns into exit codes."""
     importlib.import_module("torch.testing._internal.common_utils").set_rng_seed()
     with connections.marking():
         getattr(case, test_name)()
@@ -211,3 +211,31 @@ def _run_of_class(case: Any, function: Any) -> Any:
             function()
 
     return MethodType(run, case)
+
+
+# ------------------------------------------------------------------ announced ends
+
+_announce: Callable[[tuple[int, ...], bool], None] | None = None
+"""Sends to the controller the exit codes with which a test ends its own process on purpose."""
+
+
+def _announce_by(announce: Callable[[tuple[int, ...], bool], None]) -> None:
+    """Set, for the life of the rank, the function that sends announced codes to the controller."""
+    global _announce
+    _announce = announce
+
+
+@contextlib.contextmanager
+def _announced(codes: tuple[int, ...], *, others: bool = False) -> Iterator[None]:
+    """In the block the process may end with one of these codes, or with any code but these.
+
+    Args:
+        codes: exit codes as ``subprocess`` has them: negative for signals.
+        others: whether the process may end with any code but these.
+    """
+    assert _announce is not None, "no rank"
+    _announce(codes, others)
+    try:
+        yield
+    finally:
+        _announce((), False)

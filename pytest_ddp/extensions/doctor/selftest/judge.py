@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 Expected: TypeAlias = Mapping[str, tuple[str, str]]
-"""By the name of a test: its verdict, the categories of its phases joined by "+", and a text that a
-failure or skip must contain."""
+"""What is expected of each test, by its name: the verdict, the categories of its phases joined by
+"+", and a text that a failure or skip must contain."""
 _LONGEST = 2000
 """Characters of a text that are shown."""
 

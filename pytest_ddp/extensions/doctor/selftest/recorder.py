@@ -12,7 +12,8 @@ from pytest_ddp.system.stdlib import json, os
 RECORD = "DDP_BATTERY_RECORD"
 """Environment variable with the file that reports are appended to."""
 PRESENCE = "DDP_BATTERY_PRESENCE"
-"""The same for what ranks record themselves, in the ``conftest.py`` of the suites."""
+"""Environment variable with the file for what ranks record themselves, in the ``conftest.py`` of
+the suites."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

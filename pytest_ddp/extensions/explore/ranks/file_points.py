@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os as public_os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from sys import _getframe
 from typing import Any
 
 import torch
 
 from pytest_ddp.extensions.explore.ranks.paths import Paths, parents, point_name
 from pytest_ddp.extensions.explore.ranks.recording import Recording, Use
+from pytest_ddp.system.file_events import files_of, follow_looks, opens_to_write
 from pytest_ddp.system.stdlib import os
 
 _WRITES = os.O_WRONLY | os.O_RDWR
@@ -51,13 +50,20 @@ class FilePoints:
 
     # ------------------------------------------------------------------ events
 
-    def _opens(self, path: Any, mode: Any, flags: Any) -> None:
-        if isinstance(path, int) or not (name := self._paths.name(path)):
+    def hears(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """A call is about to be made."""
+        names = [self._paths.name(path, folder) for path, folder in files_of(event, arguments)]
+        if any(names):
+            self.on_event[event](names, *arguments)
+
+    def _opens(self, names: list[str], path: Any, mode: Any, flags: Any) -> None:
+        if isinstance(path, int):
             return
         if not isinstance(flags, int):
-            flags = os.O_RDWR if set(str(mode)) & set("wax+") else os.O_RDONLY
+            flags = os.O_RDWR if opens_to_write(mode, flags) else os.O_RDONLY
         if flags & os.O_DIRECTORY:
             return  # what it lists or removes has events of its own
+        name = names[0]
         self._point("open", name, lambda: self._opening(path, name, flags))
 
     def _opening(self, path: Any, name: str, flags: int) -> list[Use]:
@@ -67,43 +73,35 @@ class FilePoints:
         made = _entry(name, "makes") if is_new or flags & os.O_EXCL else []
         return [(f"file {name}", True, "writes"), *(made or [(f"entry {name}", False, "opens")])]
 
-    def _removes(self, path: Any, folder: int) -> None:
-        if name := self._paths.name(path, folder):
-            self._point("remove", name, lambda: _entry(name, "removes"))
+    def _removes(self, names: list[str], *_: Any) -> None:
+        self._point("remove", names[0], lambda: _entry(names[0], "removes"))
 
-    def _removes_folder(self, path: Any, folder: int) -> None:
-        if name := self._paths.name(path, folder):
-            uses = [*_entry(name, "removes"), (f"folder {name}", False, "removes")]
-            self._point("rmdir", name, lambda: uses)
+    def _removes_folder(self, names: list[str], *_: Any) -> None:
+        uses = [*_entry(names[0], "removes"), (f"folder {names[0]}", False, "removes")]
+        self._point("rmdir", names[0], lambda: uses)
 
-    def _renames(self, old: Any, new: Any, old_folder: int = -1, new_folder: int = -1) -> None:
-        names = self._paths.name(old, old_folder), self._paths.name(new, new_folder)
+    def _renames(self, names: list[str], *_: Any) -> None:
         uses = [use for name in names if name for use in _entry(name, "renames")]
-        if uses:
-            # By its new name: the old one is often made up.
-            self._point("rename", names[1] or names[0], lambda: uses)
+        # By its new name: the old one is often made up.
+        self._point("rename", names[1] or names[0], lambda: uses)
 
-    def _links(self, old: Any, new: Any, *folders: int) -> None:
-        if name := self._paths.name(new, folders[-1] if folders else -1):
-            self._point("link", name, lambda: _entry(name, "links"))
+    def _links(self, names: list[str], *_: Any) -> None:
+        self._point("link", names[0], lambda: _entry(names[0], "links"))
 
-    def _makes(self, path: Any, mode: int, folder: int = -1) -> None:
-        name = self._paths.name(path, folder)
+    def _makes(self, names: list[str], *_: Any) -> None:
         # The test's own folder each rank makes, and looks for it if another one was faster.
-        if name and name != ".":
-            self._point("mkdir", name, lambda: _entry(name, "makes"))
+        if names[0] != ".":
+            self._point("mkdir", names[0], lambda: _entry(names[0], "makes"))
 
-    def _lists(self, path: Any = None) -> None:
-        if name := self._paths.name("." if path is None else path):
-            self._point("list", name, lambda: [(f"folder {name}", False, "lists")])
+    def _lists(self, names: list[str], *_: Any) -> None:
+        self._point("list", names[0], lambda: [(f"folder {names[0]}", False, "lists")])
 
-    def _truncates(self, path: Any, length: int) -> None:
-        if name := self._paths.name(path):
-            self._point("truncate", name, lambda: [(f"file {name}", True, "truncates")])
+    def _truncates(self, names: list[str], *_: Any) -> None:
+        self._point("truncate", names[0], lambda: [(f"file {names[0]}", True, "truncates")])
 
-    def _locks(self, descriptor: int, operation: int, *_: Any) -> None:
-        if not operation & _UNLOCK and (name := self._paths.name(descriptor)):
-            self._point("flock", name, lambda: [(f"lock {name}", True, "locks")])
+    def _locks(self, names: list[str], descriptor: int, operation: int, *_: Any) -> None:
+        if not operation & _UNLOCK:
+            self._point("flock", names[0], lambda: [(f"lock {names[0]}", True, "locks")])
 
     # ------------------------------------------------------------------ wrapped functions
 
@@ -146,7 +144,7 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
     points = _current
     if points is not None and points.recording.own() is not None:
         with points.recording.guarded:  # what a hook raises, the user's call raises
-            points.on_event[event](*arguments)
+            points.hears(event, arguments)
 
 
 _EVENTS = frozenset(
@@ -165,8 +163,7 @@ def watching_files(points: FilePoints) -> Iterator[None]:
         sys.addaudithook(_hear)
         _is_hooked = True
     with contextlib.ExitStack() as undo:
-        for name in ("stat", "lstat", "access"):
-            undo.enter_context(_replaced(public_os, name, _looking))
+        undo.callback(follow_looks(_looks))
         for module in (torch, torch.serialization):
             undo.enter_context(_replaced(module, "save", _saving))
         _current = points
@@ -180,39 +177,26 @@ def watching_files(points: FilePoints) -> Iterator[None]:
 def _replaced(module: Any, name: str, wrap: Callable[[Any], Any]) -> Iterator[None]:
     original = getattr(module, name)
     wrapper = wrap(original)
-    # shutil looks there for what a function can do.
-    kinds = ("supports_follow_symlinks", "supports_dir_fd", "supports_fd", "supports_effective_ids")
-    known: list[set[Any]] = [getattr(module, kind, set()) for kind in kinds]
-    sets = [one for one in known if original in one]
-    for one in sets:
-        one.add(wrapper)
     setattr(module, name, wrapper)
     try:
         yield
     finally:
         if getattr(module, name) is wrapper:
             setattr(module, name, original)
-        for one in sets:
-            one.discard(wrapper)
 
 
-def _looking(original: Any) -> Any:
-    @functools.wraps(original)
-    def look(path: Any, *args: Any, **kwargs: Any) -> Any:
-        points = _current
-        if points is not None and points.recording.own() is not None:
-            with points.recording.guarded:
-                points.looks(path, kwargs.get("dir_fd"), _getframe(1).f_code.co_name)
-        return original(path, *args, **kwargs)
-
-    return look
+def _looks(path: Any, folder: int | None, caller: str) -> None:
+    points = _current
+    if points is not None and points.recording.own() is not None:
+        with points.recording.guarded:
+            points.looks(path, folder, caller)
 
 
 def _saving(original: Any) -> Any:
     @functools.wraps(original)
     def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
         points = _current
-        if points is not None and isinstance(f, str | public_os.PathLike):
+        if points is not None and isinstance(f, str | os.PathLike):
             with points.recording.guarded:
                 points.saves(f)
         return original(obj, f, *args, **kwargs)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_ddp.system.stdlib import os
+from pytest_ddp.system.file_events import full_path
 
 _ROOT = "rootdir/"
 _OWN = re.compile(r"(^|/)(\.[^/]+|__pycache__|[^/]*\.pyc?)(/|$)")
@@ -30,7 +30,7 @@ class Paths:
             path: as functions of ``os`` take it.
             folder: descriptor of the folder to which it is relative; None for the current one.
         """
-        full = _full(path, folder)
+        full = full_path(path, folder)
         if full is None:
             return ""
         if full.startswith(self._tmp) or full + "/" == self._tmp:
@@ -49,16 +49,3 @@ def point_name(name: str) -> str:
 def parents(names: Sequence[str]) -> list[str]:
     """The folders of files."""
     return [name.rpartition("/")[0] or "." for name in names]
-
-
-def _full(path: Any, folder: int | None) -> str | None:
-    try:
-        is_open = isinstance(path, int)
-        text = os.readlink(f"/proc/self/fd/{path}") if is_open else os.fsdecode(path)
-        if not text.startswith("/"):
-            is_relative = folder is not None and folder >= 0
-            base = os.readlink(f"/proc/self/fd/{folder}") if is_relative else os.getcwd()
-            text = f"{base}/{text}"
-    except (OSError, TypeError, ValueError):
-        return None
-    return os.path.normpath(text) if "." in text or "//" in text else text

@@ -13,9 +13,7 @@ from typing import cast
 
 from pytest_ddp.extensions.machines import clocks, version_check
 from pytest_ddp.extensions.machines.agent import agent_gpus
-from pytest_ddp.extensions.machines.agent.coveragedata import CoverageData
-from pytest_ddp.extensions.machines.agent.localrank import LocalRank
-from pytest_ddp.extensions.machines.agent.ports import Ports
+from pytest_ddp.extensions.machines.agent.local_ranks import CoverageData, LocalRank, Ports
 from pytest_ddp.extensions.machines.agent_connection import AgentConnection, FrameKind, WireFrame
 from pytest_ddp.extensions.machines.machine_messages import LeaseGpus, ReleaseGpus
 from pytest_ddp.launch.host_process import start_host
@@ -38,13 +36,13 @@ from pytest_ddp.system.tempfiles import SessionFolder
 _SILENCE = 10.0
 """Seconds without a sign of life after which the coordinator is given up."""
 _HOST_END = 12.0
-"""The limit is that of :mod:`pytest_ddp.launch.launcher`."""
+"""Seconds for a host to end, as in :mod:`pytest_ddp.launch.launcher`."""
 _SEND_LIMIT = 10.0
 """Seconds for what is sent to the coordinator at the end; the coordinator waits a little longer."""
 _LOOK = 0.2
 """Seconds between two looks at what ranks leave in files."""
 _CLOSE_LOOK = 0.01
-"""The same while the controller waits for stacks."""
+"""Seconds between two such looks while the controller waits for stacks."""
 _CLOSE_LOOK_FOR = 0.6
 _A_MOMENT = 0.005
 _GONE = 1
@@ -68,8 +66,7 @@ class Agent:
             connection: the connection, which the coordinator has accepted.
             node: the number of this machine.
             nodes: the number of machines by this machine's launcher; None if the coordinator has
-            started
-                this agent.
+                started this agent.
             environment: variables for hosts, besides those of this process.
             lifeline: a descriptor at whose end this agent ends, since its starter is gone; None
                 for an agent without one.
@@ -163,7 +160,7 @@ class Agent:
         rank = self._ranks.get(frame.serial)
         match frame.kind:
             case FrameKind.MESSAGE if frame.serial == 0:
-                self._obey(loads(frame.data))
+                self._take_from_controller(loads(frame.data))
             case FrameKind.MESSAGE if rank is not None:
                 self._pass_on(rank, frame.data)
             case FrameKind.SIGNAL if rank is not None:
@@ -187,7 +184,7 @@ class Agent:
     def _refuse(self, why: str) -> None:
         self._line.send(WireFrame(FrameKind.PROBLEM, data=why.encode()))
 
-    def _obey(self, message: Message) -> None:
+    def _take_from_controller(self, message: Message) -> None:
         match message:
             case Session():
                 self._basetemp = message.basetemp
@@ -201,7 +198,7 @@ class Agent:
             case KillRank():
                 self._channel.send(message)
             case LeaseGpus() | ReleaseGpus():
-                self._leases.obey(message)
+                self._leases.take(message)
             case _:
                 raise AssertionError(f"{message} is not for an agent")
 
@@ -273,7 +270,7 @@ class Agent:
 
     def _start(self, start: StartRank) -> None:
         rank = self._ranks[start.serial] = LocalRank(start)
-        with self._ports.of_start(start) as port:
+        with self._ports.for_start(start) as port:
             here = replace(start, folder=self._folder.path, serve_store=bool(port))
             self._channel.send(here, (*rank.descriptors, *port))
         rank.passed_on()
@@ -285,7 +282,7 @@ class Agent:
 
     def _pass_on(self, rank: LocalRank, body: bytes) -> None:
         if is_kind(RunTest, body):
-            self._order(rank, cast("RunTest", loads(body)))
+            self._run_test(rank, cast("RunTest", loads(body)))
         elif is_kind(Session, body):
             rank.channel.send(self._as_here(cast("Session", loads(body))))
         else:
@@ -293,9 +290,9 @@ class Agent:
                 rank.begin()
             rank.channel.send_body(body)
 
-    def _order(self, rank: LocalRank, test: RunTest) -> None:
+    def _run_test(self, rank: LocalRank, test: RunTest) -> None:
         rank.begin()
-        with self._ports.of_test(rank, test) as port:
+        with self._ports.for_test(rank, test) as port:
             here = replace(test, tmp_path=self._here(test.tmp_path), serve_store=bool(port))
             rank.channel.send(here, port)
 

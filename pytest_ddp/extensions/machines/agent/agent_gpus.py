@@ -35,7 +35,7 @@ class Leases:
         """Seconds until the next look at the locks; infinite if nothing waits."""
         return gpus.LEASE_INTERVAL if self._waiting else float("inf")
 
-    def obey(self, lease: LeaseGpus | ReleaseGpus) -> None:
+    def take(self, lease: LeaseGpus | ReleaseGpus) -> None:
         """Start to wait for GPUs, return them, or stop waiting."""
         match lease:
             case LeaseGpus(number):

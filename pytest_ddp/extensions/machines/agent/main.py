@@ -3,18 +3,19 @@ others."""
 
 from __future__ import annotations
 
+import fcntl
+import struct
 import sys
 from typing import Any, NoReturn
 
 from pytest_ddp.extensions.machines.agent import agent_gpus
 from pytest_ddp.extensions.machines.agent.agent import Agent
-from pytest_ddp.extensions.machines.agent.network import host_environment
 from pytest_ddp.extensions.machines.agent_connection import connect
 from pytest_ddp.extensions.machines.engines.engine import LAUNCHER_VARIABLES, SECRET
 from pytest_ddp.extensions.machines.engines.torchrun import Torchrun
 from pytest_ddp.extensions.machines.handshake import SealError
 from pytest_ddp.protocol.host_messages import PLACE_VARIABLES
-from pytest_ddp.system.stdlib import os, signal, time
+from pytest_ddp.system.stdlib import os, signal, socket, time
 
 _FAILED = 1
 _REACH_LIMIT = 120.0
@@ -86,7 +87,7 @@ def live(
             if lifeline is not None or time.monotonic() > deadline:
                 return complain(node, _unreached(address, port, error))
             signal.sigtimedwait([], _BETWEEN_TRIES)
-    agent = Agent(line, node, nodes, host_environment(line.own_address), lifeline)
+    agent = Agent(line, node, nodes, _host_environment(line.own_address), lifeline)
     code = agent.live()
     if agent.refused:
         complain(node, f"pytest on node 0 refuses this machine: {agent.refused}")
@@ -104,3 +105,50 @@ def complain(node: int, text: str) -> int:
     """Print why an agent ends; return its exit code."""
     print(f"pytest-ddp agent of node {node}: {text}", file=sys.stderr)
     return _FAILED
+
+
+def main_by_stdin(role: dict[str, Any]) -> NoReturn:
+    """Run the agent that ``role`` describes, on a machine where an engine has started it.
+
+    It has read the role from stdin, by ``engines/sending.py``: every user of the machine can read a
+    command line, and the role has a secret. It ends when its stdin is closed, which is when its
+    starter has ended.
+    """
+    os.environ.update(role["environment"])
+    node = role["node"]
+    try:
+        os.chdir(role["folder"])
+    except OSError as error:
+        sys.exit(complain(node, f"pytest's folder does not exist here: {error}"))
+    secret = role["secret"].encode()
+    sys.exit(live(node, role["address"], role["port"], secret, lifeline=sys.stdin.fileno()))
+
+
+# ------------------------------------------------------------------ the network interface
+
+_SIOCGIFADDR = 0x8915
+_LONGEST = 15
+_ADDRESS = slice(20, 24)
+"""The bytes of the IPv4 address in the answer."""
+
+
+def _interface_of(address: str) -> str:
+    """Find the interface by which this machine has an IPv4 address; return "" if there is none."""
+    packed = socket.inet_aton(address)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:_LONGEST])
+            try:
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+            except OSError:
+                continue  # it has no address
+            if answer[_ADDRESS] == packed:
+                return name
+    return ""
+
+
+def _host_environment(address: str) -> dict[str, str]:
+    """Return network variables for hosts; values that the user has set stay."""
+    interface = _interface_of(address)
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+    return {name: os.environ.get(name, interface) for name in names if interface}

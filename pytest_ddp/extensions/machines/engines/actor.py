@@ -8,9 +8,9 @@ import subprocess
 import tempfile
 
 _NOT_PASSED_ON = ("PYTHONBREAKPOINT", "ONEAPI_DEVICE_SELECTOR")
-"""Of Ray's worker: its debugger, and Intel GPUs by numbers that hold for that process."""
+"""Variables of Ray's worker: its debugger, and Intel GPUs by numbers that hold for that process."""
 _NOT_FOUND = 127
-"""As shells report it."""
+"""The exit code by which shells report that there is no such program."""
 _MOST = 4000
 """Characters of an agent's last output."""
 

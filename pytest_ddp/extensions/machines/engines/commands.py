@@ -9,7 +9,12 @@ from dataclasses import dataclass
 from typing import IO
 
 from pytest_ddp.extensions.machines.engines import sending
-from pytest_ddp.extensions.machines.engines.engine import Engine, EngineError, MeetingPoint, Tell
+from pytest_ddp.extensions.machines.engines.engine import (
+    Engine,
+    EngineError,
+    MeetingPoint,
+    ShowWait,
+)
 from pytest_ddp.system import tempfiles
 from pytest_ddp.system.stdlib import os, socket, subprocess, time
 
@@ -73,13 +78,13 @@ class Commands(Engine):
 
     @abstractmethod
     def _addresses(self) -> Iterable[str]:
-        """Of the hosts, by name or number."""
+        """Return the addresses of the hosts, by name or number."""
 
     @abstractmethod
     def _way_out(self, host: str, code: int) -> str:
         """What may be wrong if a command has ended with this code; begins with a blank."""
 
-    def listens_at(self, tell: Tell) -> tuple[str, int]:
+    def listens_at(self, show_wait: ShowWait) -> tuple[str, int]:
         """The user's MASTER_ADDR, or the address that this machine has on its way to the others.
 
         Raises:
@@ -107,7 +112,7 @@ class Commands(Engine):
     def bring(self, meeting: MeetingPoint) -> None:
         for node, host in enumerate(self.hosts, start=1):
             command = self._on(host, sending.command(self.python))
-            role = sending.told_by_stdin(node, meeting, self.python)
+            role = sending.role_for_stdin(node, meeting, self.python)
             self._running[node] = _Running(command, role, self._environment())
 
     def ended(self) -> Mapping[int, str]:

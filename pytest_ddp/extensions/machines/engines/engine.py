@@ -1,18 +1,18 @@
-"""What the coordinator needs of an engine, which provides the machines.
+"""What the coordinator needs of an engine, which provides the machines, and how one is chosen.
 
 An engine either was there before pytest, and has started a process on each node already, or starts
-agents itself, once the coordinator listens.
+agents itself, once the coordinator listens. The module of an engine is imported if it is used.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from typing import Any, ClassVar, TypeAlias
 
-from pytest_ddp.extensions.machines.engines.options import EngineName as Name
-from pytest_ddp.extensions.machines.engines.options import Machines
+from pytest_ddp.extensions.machines.engines.options import EngineName, Machines
 
 SECRET = "PYTEST_DDP_SECRET"
 """The variable that holds the session's secret, where the user has set one for all nodes."""
@@ -28,7 +28,7 @@ ADDRESS = "MASTER_ADDR"
 """The variable by which a user names the address of node 0, where an engine would find another."""
 
 
-Tell: TypeAlias = Callable[[str], object]
+ShowWait: TypeAlias = Callable[[str], object]
 """Shows on pytest's terminal what the engine waits for."""
 
 
@@ -56,7 +56,7 @@ class Engine(ABC):
     """Whether the engine starts the agents; pytest waits for these before it collects, so that a
     problem of a machine is one error at the start."""
 
-    name: ClassVar[Name]
+    name: ClassVar[EngineName]
 
     @property
     def spread(self) -> float:
@@ -68,7 +68,7 @@ class Engine(ABC):
     def for_session(
         cls, machines: Machines, python: str | None, environment: Mapping[str, str]
     ) -> Engine:
-        """The engine of a session; see ``find`` in ``choosing.py``."""
+        """The engine of a session; see :func:`find_engine`."""
 
     @property
     def node(self) -> int:
@@ -82,11 +82,11 @@ class Engine(ABC):
         agent."""
 
     @abstractmethod
-    def listens_at(self, tell: Tell) -> tuple[str, int]:
+    def listens_at(self, show_wait: ShowWait) -> tuple[str, int]:
         """The address of node 0 by which the others reach it, and a port; 0 is any.
 
         Args:
-            tell: shows what the engine waits for, which may wait as long as it calls this.
+            show_wait: shows what the engine waits for, which may wait as long as it calls this.
 
         Raises:
             EngineError: there is no such address.
@@ -113,3 +113,44 @@ class Engine(ABC):
     @abstractmethod
     def end(self) -> None:
         """End agents that still run, and release the machines."""
+
+
+# ------------------------------------------------------------------ choosing
+
+_ROOM = "pytest_ddp.extensions.machines.engines"
+_KINDS = {
+    EngineName.TORCHRUN: "Torchrun",
+    EngineName.RAY: "Ray",
+    EngineName.SLURM: "Slurm",
+    EngineName.SSH: "Ssh",
+}
+"""The class in the module of the engine's name."""
+
+
+def find_engine(machines: Machines, python: str | None, environment: Mapping[str, str]) -> Engine:
+    """The engine that the options name, in the pytest process.
+
+    Args:
+        machines: names the engine.
+        python: the interpreter on other machines; None for the path of this one.
+        environment: variables of a launcher.
+
+    Raises:
+        EngineError: the engine cannot be used here.
+    """
+    return _kind(machines.engine).for_session(machines, python, environment)
+
+
+def as_role(engine: Engine) -> dict[str, Any]:
+    """Return plain values that make the same engine in the coordinator's process."""
+    return {"name": engine.name, "values": asdict(engine)}
+
+
+def from_role(role: dict[str, Any]) -> Engine:
+    """Make the engine of :func:`as_role`."""
+    return _kind(EngineName(role["name"]))(**role["values"])
+
+
+def _kind(name: EngineName) -> type[Engine]:
+    kind: type[Engine] = getattr(import_module(f"{_ROOM}.{name}"), _KINDS[name])
+    return kind

@@ -29,9 +29,9 @@ class Machines:
 
     engine: EngineName
     hosts: tuple[str, ...] = ()
-    """Those of ssh, as its command takes them, without the machine of pytest."""
+    """The hosts of ssh, as its command takes them, without the machine of pytest."""
     count: int | None = None
-    """How many of Ray's, with that of pytest; None for all."""
+    """How many machines of Ray's are used, with that of pytest; None for all."""
 
 
 def check_machines_or_none(value: object) -> Machines | None:

@@ -17,7 +17,7 @@ from pytest_ddp.extensions.machines.engines.engine import (
     Engine,
     EngineError,
     MeetingPoint,
-    Tell,
+    ShowWait,
 )
 from pytest_ddp.extensions.machines.engines.options import EngineName as Name
 from pytest_ddp.extensions.machines.engines.options import Machines
@@ -72,7 +72,7 @@ class Ray(Engine):
     def nodes(self) -> int:
         return 1 + len(self._others)
 
-    def listens_at(self, tell: Tell) -> tuple[str, int]:
+    def listens_at(self, show_wait: ShowWait) -> tuple[str, int]:
         """Look at the cluster; the address by which Ray knows this node.
 
         Raises:
@@ -91,7 +91,7 @@ class Ray(Engine):
         own = next(node for node in ray.nodes() if node["NodeID"] == own_id)
         why = ""
         if self.count is not None and 1 + len(_able(_others(own))) < self.count:
-            wait = scaler.ScalerWait(self.count, bool(_able([own])), tell)
+            wait = scaler.ScalerWait(self.count, bool(_able([own])), show_wait)
             why = wait.until(lambda: [own, *_able(_others(own))])
         self._others = self._chosen(_others(own), why)
         return self.address or own["NodeManagerAddress"], 0
@@ -141,7 +141,7 @@ class Ray(Engine):
             keeper = kind.options(scheduling_strategy=place, num_gpus=count).remote()
             self._keepers.append(keeper)
             node = bundle + 1
-            role = sending.told_by_stdin(node, meeting, self.python)
+            role = sending.role_for_stdin(node, meeting, self.python)
             self._running[keeper.keep.remote(sending.command(self.python), role)] = node
 
     def _busy_words(self) -> str:

@@ -26,17 +26,17 @@ _STATUS_LIMIT = 20.0
 class ScalerWait:
     """A request for nodes, until they are there or it is given up."""
 
-    def __init__(self, nodes: int, with_ours: bool, tell: Callable[[str], object]) -> None:
+    def __init__(self, nodes: int, with_ours: bool, show: Callable[[str], object]) -> None:
         """Request them.
 
         Args:
             nodes: how many the cluster must have.
             with_ours: whether Ray has a CPU on the node of pytest.
-            tell: shows on pytest's terminal what is waited for.
+            show: shows on pytest's terminal what is waited for.
         """
         from ray.util.placement_group import placement_group  # noqa: PLC0415 - takes seconds
 
-        self._nodes, self._tell = nodes, tell
+        self._nodes, self._show = nodes, show
         # A group that waits is what an autoscaler acts on. Not `request_resources`, which asks
         # for CPUs: one large node would do.
         bundles = [{"CPU": 1.0} for _ in range(nodes if with_ours else nodes - 1)]
@@ -77,7 +77,7 @@ class ScalerWait:
         return ""
 
     def _say(self, found: int, more: str) -> None:
-        self._tell(f"{found} of {self._nodes} machines are in the Ray cluster; {more}")
+        self._show(f"{found} of {self._nodes} machines are in the Ray cluster; {more}")
 
 
 def status() -> str:

@@ -14,7 +14,7 @@ _BOOTSTRAP = (
     "here = '.'.join(map(str, sys.version_info[:3])); here == role['python'] or "
     "sys.exit('python is ' + here + ' there and ' + role['python'] + ' on node 0'); "
     "sys.path[:] = role['path'] or sys.path; "
-    "from pytest_ddp.extensions.machines.agent.sent import main; main(role)"
+    "from pytest_ddp.extensions.machines.agent import main; main.main_by_stdin(role)"
 )
 """For an interpreter of any version, which must not import modules of another version."""
 _ITS_OWN = re.compile(
@@ -23,7 +23,7 @@ _ITS_OWN = re.compile(
     r"|(CUDA|HIP|ROCR|NVIDIA)_VISIBLE_DEVICES$|GPU_DEVICE_ORDINAL$|ZE_AFFINITY_MASK$"
     r"|ONEAPI_DEVICE_SELECTOR$"
 )
-"""Variables that are about a machine, or a login there."""
+"""Matches variables that are about a machine, or a login there."""
 _NOT_FOUND = (126, 127)
 """Exit codes of shells and of Ray's actor, where there is no such program or none that can run."""
 _LINES = 3
@@ -40,8 +40,8 @@ def command(python: str | None) -> list[str]:
     return [python or sys.executable, *flags, "-c", _BOOTSTRAP]
 
 
-def told_by_stdin(node: int, meeting: MeetingPoint, python: str | None) -> bytes:
-    """The role of an agent, as a line: its node, the secret, node 0's folder and environment.
+def role_for_stdin(node: int, meeting: MeetingPoint, python: str | None) -> bytes:
+    """Return an agent's role as a line: its node, the secret, node 0's folder and environment.
 
     Under torchrun each node is called with its own environment; here there is one call, and tests
     find its variables on all machines.

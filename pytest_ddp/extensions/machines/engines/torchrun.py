@@ -18,7 +18,7 @@ from pytest_ddp.extensions.machines.engines.engine import (
     Engine,
     EngineError,
     MeetingPoint,
-    Tell,
+    ShowWait,
 )
 from pytest_ddp.extensions.machines.engines.options import EngineName as Name
 from pytest_ddp.extensions.machines.engines.options import Machines
@@ -119,9 +119,9 @@ class Torchrun(Engine):
         # torchrun's own nodes have met already.
         return 0.0 if self.has_store else _SPREAD
 
-    def listens_at(self, tell: Tell) -> tuple[str, int]:
+    def listens_at(self, show_wait: ShowWait) -> tuple[str, int]:
         try:
-            return self._address(tell), 0 if self.has_store else self.port
+            return self._address(show_wait), 0 if self.has_store else self.port
         except OSError as error:
             words = f"MASTER_ADDR={self.master} leads nowhere from node {self.rank}: {error}"
             raise EngineError(words) from error
@@ -161,7 +161,7 @@ class Torchrun(Engine):
         secret: str = users_secret or published["secret"]
         return published["address"], published["port"], secret.encode()
 
-    def _address(self, tell: Tell) -> str:
+    def _address(self, show_wait: ShowWait) -> str:
         """The number behind the name of node 0.
 
         Raises:
@@ -174,7 +174,7 @@ class Torchrun(Engine):
             except socket.gaierror as error:
                 if error.errno not in _NOT_YET or time.monotonic() > deadline:
                     raise
-            tell(f"MASTER_ADDR={self.master} leads nowhere yet")
+            show_wait(f"MASTER_ADDR={self.master} leads nowhere yet")
             signal.sigtimedwait([], _BETWEEN_TRIES)
 
     def _looked_up(self) -> str:

@@ -104,7 +104,7 @@ class AcrossWorlds:
         return self.rounding or contextlib.nullcontext()
 
     def plain_arithmetic(self) -> contextlib.AbstractContextManager[object]:
-        """Within that of the run: what is made here is for other runs, too."""
+        """Plain arithmetic within that of the run: what is made here is for other runs, too."""
         if self._run is not None and self._run.is_wide:
             return _default_dtype(self._dtype)
         return self.rounding.paused() if self.rounding else contextlib.nullcontext()
@@ -183,7 +183,9 @@ class AcrossWorlds:
         return self._missing
 
     def teardown_ended(self) -> str:
-        """The same of the test as a whole; nothing if it has not passed."""
+        """The test has ended: what only the reference has compared in all of it; nothing if it has
+        not passed.
+        """
         return self._lacks([*self._reference]) if self._is_late and not self._missing else ""
 
     def _lacks(self, compared: list[tuple[str, int]]) -> str:

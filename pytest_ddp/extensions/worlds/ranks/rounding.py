@@ -72,7 +72,7 @@ EXACT = frozenset(
 """Operators without a sum, beside views and those that torch itself tags as pointwise."""
 
 _WIDER = 16.0
-"""By how much less rounding is enlarged in 16 bits, whose eps is large by itself."""
+"""The divisor of the enlargement of rounding in 16 bits, whose eps is large by itself."""
 
 _NOT_COMPUTING = ("c10d", "_c10d_functional", "_dtensor", "prim", "profiler")
 """Namespaces of operators that move numbers between ranks, or are not run."""

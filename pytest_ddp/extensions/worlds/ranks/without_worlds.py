@@ -11,7 +11,7 @@ NO_WORLDS = (
 
 
 class WithoutWorlds:
-    """In the place of an attribute of the fixture: any use is an error."""
+    """A stand-in for an attribute of the fixture: any use is an error."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -16,7 +16,7 @@ class TensorPlace(NamedTuple):
     number: int
     """How often the name was used before."""
     tensor: str
-    """Its name in the value; empty for a value that is not in a dict."""
+    """The tensor's name in the value; empty for a value that is not in a dict."""
 
 
 class Deviation(NamedTuple):
@@ -27,7 +27,7 @@ class Deviation(NamedTuple):
     largest: float
     """The reference's largest absolute value."""
     eps: float
-    """Of the tensor's dtype."""
+    """The eps of the tensor's dtype."""
 
 
 Table = Mapping[TensorPlace, Deviation]
@@ -38,20 +38,20 @@ class WorldRun:
     """What a rank does in a run of a test with worlds."""
 
     name: str
-    """Of the run, for its files."""
+    """The name of the run, for its files."""
     world: str
     reference: str
     """The world that is the reference."""
     folder: str
-    """Of this test's files."""
+    """The folder of this test's files."""
     records: str = ""
     """The subfolder into which this run writes its values; empty if it compares its own."""
     compares: str = "reference"
     """The subfolder with the values that it compares its own with."""
     seed: int | None = None
-    """For a run with rounding: the seed of its random numbers."""
+    """The seed of the random numbers of a run with rounding."""
     scale: float = 16.0
-    """For a run with rounding: how far it is enlarged."""
+    """How far rounding is enlarged in a run with it."""
     is_wide: bool = False
     """Whether the default dtype is float64."""
     only_measures: bool = False
@@ -60,7 +60,7 @@ class WorldRun:
     """Comparisons that fail, by name and number, with the text: for the run that is shown."""
 
     def as_json(self) -> dict[str, Any]:
-        """For :meth:`from_json`."""
+        """The run as JSON, for :meth:`from_json`."""
         return dataclasses.asdict(self)
 
     @classmethod
@@ -80,12 +80,12 @@ class RankTable:
     chancy: list[str]
     """Modules in training mode with dropout or batch statistics."""
     dtypes: list[str]
-    """Of the floating-point tensors that were compared."""
+    """The dtypes of the floating-point tensors that were compared."""
     devices: list[str]
     """Types of these tensors' devices."""
 
     def as_json(self) -> dict[str, Any]:
-        """For :meth:`from_json`; lists, as JSON has no tuples for keys."""
+        """The table as JSON, for :meth:`from_json`; with lists, as JSON has no tuples for keys."""
         return {
             "table": [[*place, *distance] for place, distance in self.table.items()],
             "disturbed": [[*key, count] for key, count in self.disturbed.items()],

@@ -1,4 +1,4 @@
-"""Ranks on the GPUs of two machines with unlike numbers of them, told of and never touched."""
+"""Ranks on the GPUs of two machines with unlike numbers of them, listed and never touched."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_what_cannot_be_had_is_a_skip_with_the_numbers(session: Session, name: s
     assert SKIPPED[name] in flat(result.text)
 
 
-def test_failures_are_told_as_without_gpus(session: Session) -> None:
+def test_failures_are_reported_as_without_gpus(session: Session) -> None:
     failed, died = session.alpha["test_fails"], session.alpha["test_dies"]
     assert (failed.verdict, died.verdict) == ("failed", "failed")
     assert "rank 1 of 3 failed in call: AssertionError: assert 1 != 1" in flat(failed.text)
@@ -181,7 +181,7 @@ def test_failures_are_told_as_without_gpus(session: Session) -> None:
 
 def test_a_rank_whose_gpu_a_test_has_broken_is_replaced(session: Session) -> None:
     assert session.alpha["test_breaks_it"].verdict == "failed"
-    (warning,) = (told for told in session.alpha.warnings if "no longer works" in told)
+    (warning,) = (shown for shown in session.alpha.warnings if "no longer works" in shown)
     assert "on rank 3; the rank is replaced" in warning
 
 

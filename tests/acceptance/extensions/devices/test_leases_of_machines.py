@@ -83,7 +83,7 @@ def holder_on_beta(
     return other, end
 
 
-def test_who_holds_them_is_told_with_the_machine(
+def test_who_holds_them_is_reported_with_the_machine(
     cluster: Cluster, suite: Suite, tmp_path: Path, variables: dict[str, str]
 ) -> None:
     other, end = holder_on_beta(cluster, tmp_path, variables)
@@ -93,11 +93,11 @@ def test_who_holds_them_is_told_with_the_machine(
     other.finish(60).assert_outcomes(passed=1)
     verdicts = [result.verdict for result in session.alpha.results.values()]
     assert verdicts == ["error", "passed", "passed", "passed"], session.text
-    told = flat(session.alpha["test_in_vain"].text)
-    assert "node 1 (beta): 2 GPUs did not come free within 3 s: tests of other pytest " in told
-    assert "GPU-beta-0 is held by process " in told
-    assert "(test_holding.py::test_holds) Wait until they have ended, or give the test a " in told
-    assert "GPU-alpha" not in told
+    shown = flat(session.alpha["test_in_vain"].text)
+    assert "node 1 (beta): 2 GPUs did not come free within 3 s: tests of other pytest " in shown
+    assert "GPU-beta-0 is held by process " in shown
+    assert "(test_holding.py::test_holds) Wait until they have ended, or give the test a " in shown
+    assert "GPU-alpha" not in shown
     assert cluster.survivors_after(3) == []
 
 

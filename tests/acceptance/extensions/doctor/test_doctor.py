@@ -47,19 +47,19 @@ def test_this_machine_can(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
     run = doctor(tmp_path, "--json", PYTHONPATH=str(tmp_path / "site-packages"))
     assert run.returncode == 0, run.stdout + run.stderr
-    told = json.loads(run.stdout)
-    assert told["able"] is True
-    assert told["versions"]["pytest"] == pytest.__version__
-    lines = {f"{found['topic']} {found['level']} {found['text']}" for found in told["findings"]}
+    shown = json.loads(run.stdout)
+    assert shown["able"] is True
+    assert shown["versions"]["pytest"] == pytest.__version__
+    lines = {f"{found['topic']} {found['level']} {found['text']}" for found in shown["findings"]}
 
-    def is_told(*parts: str) -> bool:
+    def shows(*parts: str) -> bool:
         return any(all(part in line for part in parts) for line in lines)
 
-    assert is_told("trial ok", "a ddp test of two ranks passes"), lines
-    assert is_told("start ok", "ranks are forked"), lines
-    assert is_told("plugins ok", "but for reports and the session's end: hyp", "reporting 1.0")
-    assert is_told("plugins note unfit 1.0 is left out of ranks: its pytest_configure fails"), lines
-    assert is_told("plugins ok in the pytest process alone, where they are of use: pytest-split")
+    assert shows("trial ok", "a ddp test of two ranks passes"), lines
+    assert shows("start ok", "ranks are forked"), lines
+    assert shows("plugins ok", "but for reports and the session's end: hyp", "reporting 1.0")
+    assert shows("plugins note unfit 1.0 is left out of ranks: its pytest_configure fails"), lines
+    assert shows("plugins ok in the pytest process alone, where they are of use: pytest-split")
     assert (tmp_path / "reporting").read_text() == "end", "in the pytest process, once"
 
 

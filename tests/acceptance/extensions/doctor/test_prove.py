@@ -41,9 +41,9 @@ def test_everything_that_runs_here(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stdout + run.stderr
     assert json.loads(run.stdout)["able"] is True
     assert "2 of 13 parts ran, all as expected. The report is in out/" in run.stderr
-    told = json.loads((tmp_path / "out" / "pytest-ddp-report.json").read_text())
-    assert told["green"] is True
-    ran = {result["part"]["name"] for result in told["results"] if not result["obstacle"]}
+    shown = json.loads((tmp_path / "out" / "pytest-ddp-report.json").read_text())
+    assert shown["green"] is True
+    ran = {result["part"]["name"] for result in shown["results"] if not result["obstacle"]}
     assert ran == {"gloo", "workers"}
     text = (tmp_path / "out" / "pytest-ddp-report.md").read_text()
     assert text.startswith("# pytest-ddp: 2 of 13 parts ran, all as expected\n")
@@ -72,7 +72,7 @@ def mutate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def outcome(part: SelftestCase) -> SelftestResult:
-    """Of a part that a warm interpreter runs, whose sessions are as warm."""
+    """The outcome of a part that a warm interpreter runs, whose sessions are as warm."""
     with tempfile.NamedTemporaryFile() as file:
         run = interpreter.run(("-c", PROVE.format(part=part, file=file.name)), timeout=600)
         assert run.returncode == 0, run.stdout + run.stderr

@@ -81,7 +81,7 @@ _GROWING_PORT = 6379
 def ray_that_grows(cluster: Cluster, most: int) -> Iterator[dict[str, str]]:
     """Have a Ray cluster of one node, and an autoscaler that brings ``most`` others.
 
-    All nodes are processes of one machine, which Ray tells apart by their ids.
+    All nodes are processes of one machine, which Ray distinguishes by their ids.
     """
     with (
         tempfile.TemporaryDirectory(prefix="ddpr-", ignore_cleanup_errors=True) as folder,

@@ -1,4 +1,4 @@
-"""Which GPUs an agent has of its engine: told of by machines, and never touched."""
+"""The GPUs that an agent has of its engine: reported by machines, and never touched."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def somebody(cluster: Cluster, variables: dict[str, str]) -> Iterator[Callable[[
 def test_ray_gives_the_gpus_of_a_node_that_nobody_has(
     three: Cluster, suite: Suite, tmp_path: Path
 ) -> None:
-    """Ray was told of two on each machine, and somebody takes one of the others', then both."""
+    """Ray was started with two on each machine, and one of the others' is taken, then both."""
     suite.write("conftest.py", CONFTEST)
     suite.write("test_a.py", SOURCE)
     env = variables_for(tmp_path / "gpus", {"alpha": 3, "beta": 4, "gamma": 4})
@@ -105,11 +105,11 @@ def test_ray_gives_the_gpus_of_a_node_that_nobody_has(
         for left in ("0,1", "1", ""):
             arguments = "--ddp-machines=ray", f"--ddp-machines-python={python}"
             finished = three.run_alone(suite, *arguments, env=variables)
-            told = places(finished)
+            shown = places(finished)
             visible = [f"'cuda:{n}', '{left}')" for n in range(len(left.split(",")) * bool(left))]
             there = [f"('{name}', {one}" for name in ("beta", "gamma") for one in visible]
-            assert " ".join([*ALPHA, *there]) in told, finished.tail()
-            assert [told.count(name) for name in ("beta", "gamma")] == [len(visible)] * 2
+            assert " ".join([*ALPHA, *there]) in shown, finished.tail()
+            assert [shown.count(name) for name in ("beta", "gamma")] == [len(visible)] * 2
             if left:
                 takes()
 

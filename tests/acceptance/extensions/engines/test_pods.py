@@ -47,7 +47,7 @@ class Pod:
 
 
 def job() -> dict[str, Any]:
-    """That of the page."""
+    """The job of the page."""
     read: dict[str, Any] = yaml.safe_load(MANIFEST.read_text())
     return read
 

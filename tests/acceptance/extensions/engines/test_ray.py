@@ -17,7 +17,7 @@ RAY = "--ddp-machines=ray"
 
 @pytest.fixture(scope="module")
 def variables(cluster: Cluster) -> Iterator[dict[str, str]]:
-    """Those of users of a Ray cluster of both machines."""
+    """Variables of users of a Ray cluster of both machines."""
     pytest.importorskip("ray")
     with ray_up(cluster) as variables:
         yield variables
@@ -56,7 +56,7 @@ def session(
 
 
 class TestVerdicts(Verdicts):
-    """Those of ranks on two machines."""
+    """Verdicts of ranks on two machines."""
 
     def test_every_test_has_a_verdict(self, session: Finished) -> None:
         assert len(session.results) == len(VERDICTS) + len(OF_PLACES), session.tail()
@@ -128,7 +128,7 @@ DEATHS = """
     @pytest.mark.ddp(world_size=4, timeout=60)
     def test_lost(ddp):
         if ddp.rank == 3:
-            time.sleep(1)  # machines tell where their ranks are five times a second
+            time.sleep(1)  # machines report where their ranks are five times a second
             agent = parent_of(os.getppid())
             worker = parent_of(agent)
             os.kill(worker if os.environ["KILLED"] == "worker" else parent_of(worker), 9)

@@ -31,7 +31,7 @@ PASSING = """
 def variables(
     cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, str]]:
-    """Those of a batch script that has both machines."""
+    """Variables of a batch script that has both machines."""
     with slurm_on(cluster, tmp_path_factory.mktemp("bin")) as variables:
         yield variables
 
@@ -44,7 +44,7 @@ def session(
 
 
 class TestVerdicts(Verdicts):
-    """Those of ranks on two machines."""
+    """Verdicts of ranks on two machines."""
 
 
 def test_ranks_keep_what_slurm_says_of_their_node(

@@ -29,7 +29,7 @@ PASSING = """
 
 @pytest.fixture(scope="module")
 def variables(cluster: Cluster) -> Iterator[dict[str, str]]:
-    """Those of users who reach node 1 as beta."""
+    """Variables of users who reach node 1 as beta."""
     if why := problem():
         pytest.skip(why)
     with sshd_up(cluster) as variables:
@@ -44,7 +44,7 @@ def session(
 
 
 class TestVerdicts(Verdicts):
-    """Those of ranks on two machines."""
+    """Verdicts of ranks on two machines."""
 
 
 HIDDEN = """
@@ -143,7 +143,7 @@ LONG = """
         if ddp.rank:
             with open("agent", "w") as file:
                 file.write(str(parent_of(os.getppid())))
-            time.sleep(1)  # machines tell where their ranks are five times a second
+            time.sleep(1)  # machines report where their ranks are five times a second
             os.rename("agent", "begun")
         time.sleep(40)
 """

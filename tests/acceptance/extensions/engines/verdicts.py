@@ -16,7 +16,9 @@ def examples(suite: Suite) -> Suite:
 
 
 class Verdicts:
-    """Of the examples, as one engine ran them: a test file of an engine derives from it."""
+    """The verdicts of the examples, as one engine ran them: a test file of an engine derives from
+    it.
+    """
 
     def test_every_test_has_a_verdict(self, session: Finished) -> None:
         assert len(session.results) == len(VERDICTS), session.tail()

@@ -1,4 +1,4 @@
-"""Suites of which a report tells what pytest's own report tells in no test."""
+"""Suites of which a report shows what pytest's own report shows in no test."""
 
 OUTSIDE = """
     import os

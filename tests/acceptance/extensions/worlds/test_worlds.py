@@ -462,13 +462,13 @@ def test_further_runs_are_left_out_where_nothing_needs_them(states: Finished) ->
     assert (states.directory / "limits.txt").read_text().split() == ["one", "ddp", "ddp"]
 
 
-def test_ranks_that_differ_are_told_how_to_reduce(states: Finished) -> None:
+def test_ranks_that_differ_are_shown_how_to_reduce(states: Finished) -> None:
     text = flat(states["test_local_loss[ddp]"].text)
     assert "loss differs between ranks 0 and 1 of this world: 1, 2 " in text
     assert "sum(ddp.gather(loss.item())) / ddp.world_size" in text
 
 
-def test_ranks_that_differ_in_a_tensor_are_told_how_far(states: Finished) -> None:
+def test_ranks_that_differ_in_a_tensor_are_shown_how_far(states: Finished) -> None:
     text = flat(states["test_unlike_models[ddp]"].text)
     assert "x differs between ranks 0 and 1 of this world: float32 [3] with norm 1.7320508," in text
     assert "compare gradients after they were reduced" in text

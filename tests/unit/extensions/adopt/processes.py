@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, cast
 
-from pytest_ddp.extensions.adopt.exit_deadline import ExitDeadline
 from pytest_ddp.extensions.adopt.ranks.served_messages import RETURNED
-from pytest_ddp.extensions.adopt.watching import Watched
+from pytest_ddp.extensions.adopt.watching import ExitDeadline, Watched
 from pytest_ddp.outcome.outcome import Hang
 from pytest_ddp.protocol.rank_status import RankStatus
 from pytest_ddp.protocol.status_page import StatusNote
@@ -38,7 +37,7 @@ class Popen:
     returncode: int | None
     files: Files
     pid: int = 4711
-    is_told: bool = False
+    exit_code_was_read: bool = False
     ended_by_test: bool = False
     was_joined: bool = False
     ends_with: int | None = None
@@ -87,9 +86,9 @@ def ended(
         known: attributes of the process or of its ``popen``.
     """
     files = Files(StatusNote(phase=RETURNED) if mark is None else mark, stacks)
-    told = {
+    of_popen = {
         name: known.pop(name)
-        for name in ("is_told", "ended_by_test", "was_joined", "ends_with")
+        for name in ("exit_code_was_read", "ended_by_test", "was_joined", "ends_with")
         if name in known
     }
-    return Process(Popen(code, files, **told), **known)
+    return Process(Popen(code, files, **of_popen), **known)

@@ -1,14 +1,17 @@
-"""Which ends of served processes fail the test that has not looked at them."""
+"""Which ends of served processes fail the test that has not looked at them, and in which words."""
 
 from __future__ import annotations
 
 import pytest
 
-from pytest_ddp.extensions.adopt.exit_deadline import ExitDeadline
-from pytest_ddp.extensions.adopt.judging import ADVICE, EARLY_ADVICE, Judge
+from pytest_ddp.extensions.adopt.judging import ADVICE, EARLY_ADVICE, Judge, ends_text, hang_proof
+from pytest_ddp.extensions.adopt.watching import ExitDeadline
 from pytest_ddp.outcome.outcome import Hang, HangKind, RankLine
+from pytest_ddp.protocol.rank_status import Handled
 from pytest_ddp.protocol.status_page import StatusNote
 from tests.unit.extensions.adopt.processes import Process, ended
+from tests.unit.handmade import SITE, stacks
+from tests.unit.standings import standing
 
 EXPLAINED = "DDP-066: python -m pytest_ddp explain DDP-066"
 NODEID = "test_it.py::test_it"
@@ -34,7 +37,7 @@ def problems(
 
 
 @pytest.mark.parametrize("code", [3, -9])
-def test_an_end_that_nobody_asked_for_is_told(code: int) -> None:
+def test_an_end_that_nobody_asked_for_exit_code_was_read(code: int) -> None:
     text = problems(ended(code, LEFT))
     assert text.splitlines()[0].startswith("SpawnProcess-1 (pid 4711) ")
     assert text.endswith(f"Started by test_it.py::test_it.\n{ADVICE}\n{EXPLAINED}")
@@ -50,7 +53,7 @@ def test_so_is_one_before_its_target_has_returned() -> None:
     "process",
     [
         ended(0),
-        ended(3, LEFT, is_told=True),
+        ended(3, LEFT, exit_code_was_read=True),
         ended(-15, LEFT, ended_by_test=True),
         ended(3, LEFT, is_judged=False),
     ],
@@ -61,7 +64,7 @@ def test_nothing_is_said_of_others(process: Process) -> None:
 
 
 def test_an_early_end_is_none_that_an_exit_code_of_zero_tells() -> None:
-    assert problems(ended(0, LEFT, is_told=True)) != ""
+    assert problems(ended(0, LEFT, exit_code_was_read=True)) != ""
 
 
 def test_exits_may_be_left_to_the_test_but_no_hang() -> None:
@@ -70,7 +73,7 @@ def test_exits_may_be_left_to_the_test_but_no_hang() -> None:
     assert problems(hung, checks_exits=False).startswith(HANG.sentence)
 
 
-def test_a_hang_is_told_once_and_not_as_an_end() -> None:
+def test_a_hang_exit_code_was_read_once_and_not_as_an_end() -> None:
     both = [ended(-9, LEFT, rank=rank, hang=HANG) for rank in range(2)]
     text = problems(*both, docs_url="https://a.example/")
     assert text.count(HANG.sentence) == 1
@@ -155,3 +158,105 @@ def test_only_asked_processes_are_found() -> None:
     judge.add(one.watched)
     judge.add(other.watched)
     assert judge.of([other.popen, object()]) == [other.watched]
+
+
+USER = ("/home/me/tests/test_sum.py", 33, "add")
+TORCH = (f"{SITE}/torch/distributed/distributed_c10d.py", 3252, "all_reduce")
+
+
+@pytest.mark.parametrize(
+    ("code", "mark", "words"),
+    [
+        (-9, StatusNote(phase="target"), "died of SIGKILL"),
+        (
+            3,
+            StatusNote(phase="target: init_process_group"),
+            "exited with code 3 in init_process_group",
+        ),
+        (0, StatusNote(phase="target"), "exited with code 0 before its target had returned"),
+        (None, StatusNote(phase="target"), "is still running"),
+        (
+            -9,
+            StatusNote("target: DDP construction", "test_sum.py:4 in add", "test_sum.py:9 in add"),
+            "died of SIGKILL in DDP construction, last seen at test_sum.py:9 in add",
+        ),
+        (
+            -9,
+            StatusNote("target: DDP construction", "test_sum.py:4 in add"),
+            "died of SIGKILL in DDP construction, begun at test_sum.py:4 in add",
+        ),
+        (
+            -9,
+            StatusNote("target", "test_sum.py:4 in add", f"{SITE}/plugin/store.py:9 in wait"),
+            "died of SIGKILL, begun at test_sum.py:4 in add",
+        ),
+        (
+            -9,
+            StatusNote("target", f"{SITE}/a/b.py:4 in c", f"{SITE}/plugin/store.py:9 in wait"),
+            "died of SIGKILL, last seen at plugin/store.py:9 in wait",
+        ),
+    ],
+)
+def test_an_end_is_one_line_without_a_stack(code: int | None, mark: StatusNote, words: str) -> None:
+    assert ends_text([ended(code, mark).watched]) == f"SpawnProcess-1 (pid 4711) {words}"
+
+
+def test_a_stack_says_where_it_was_and_the_page_need_not() -> None:
+    mark = StatusNote("target", "test_sum.py:4 in add", "test_sum.py:9 in add")
+    dump = stacks(TORCH, USER)
+    line, empty, title, *frames = ends_text([ended(-6, mark, dump, rank=1).watched]).splitlines()
+    assert line.startswith("SpawnProcess-1 (rank 1, pid 4711) died of SIGABRT, at ")
+    assert line.endswith("test_sum.py:33 in add")
+    assert (empty, title) == ("", "SpawnProcess-1 (rank 1, pid 4711), most recent call first:")
+    assert [frame.partition(" in ")[2] for frame in frames[:2]] == ["all_reduce", "add"]
+
+
+def test_ends_are_paragraphs() -> None:
+    text = ends_text(
+        [ended(3, StatusNote("target")).watched, ended(4, StatusNote("target")).watched]
+    )
+    assert [part[-1] for part in text.split("\n\n")] == ["3", "4"]
+
+
+def test_what_a_process_raised_ends_its_line() -> None:
+    process = ended(1, StatusNote("target"))
+    process.raised = "ValueError: only on rank 1"
+    assert ends_text([process.watched]).endswith("exited with code 1: ValueError: only on rank 1")
+
+
+def test_a_hang_is_the_proof_a_row_for_each_rank_and_stacks_in_their_order() -> None:
+    rows = tuple(
+        RankLine(rank, "waits", "target: forward", f"all_reduce #{rank + 1}", "test_sum.py:33")
+        for rank in range(2)
+    )
+    nobody = RankLine(-17, "runs", "target", "", "")
+    hang = Hang(
+        HangKind.FOR_ENDED, "deadlock: rank 0 waits in all_reduce #1", (1,), (*rows, nobody)
+    )
+    dump = stacks(TORCH, USER)
+    both = [ended(-9, StatusNote("target"), dump, rank=rank, hang=hang).watched for rank in (1, 0)]
+    first, *lines = hang_proof(hang, both).splitlines()
+    assert first == hang.sentence
+    assert [" ".join(line.split()) for line in lines if " #" in line] == [
+        "rank 0 waits forward all_reduce #1 test_sum.py:33",
+        "rank 1 waits forward all_reduce #2 test_sum.py:33",
+    ]
+    titles = [line for line in lines if line.endswith("most recent call first:")]
+    assert [title.split("rank ")[1][0] for title in titles] == ["0", "1"]
+    assert "-17" not in "\n".join(lines)
+
+
+def test_an_exception_whose_handler_waits_stands_before_the_proof() -> None:
+    hang = Hang(
+        HangKind.FOR_ENDED,
+        "deadlock: rank 1 waits",
+        (0,),
+        (RankLine(1, "waits", "target", "", ""),),
+    )
+    error = Handled("ValueError", "no label", "test_sum.py:7 in add")
+    both = [
+        ended(-9, StatusNote("target"), rank=rank, hang=hang, status=standing(handled=mine)).watched
+        for rank, mine in enumerate((None, error))
+    ]
+    first, *_ = hang_proof(hang, both).splitlines()
+    assert first == f"while handling ValueError: no label (rank 1, test_sum.py:7): {hang.sentence}"

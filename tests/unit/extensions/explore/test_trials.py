@@ -203,6 +203,26 @@ def late_in_two_steps(world: World) -> dict[RankThread | int, Thread]:
     return {0: zero(), 1: one()}
 
 
+def two_holders_of_a_lock(world: World) -> dict[RankThread | int, Thread]:
+    """Both find no lock, and the one that is late inside overwrites what the other has counted."""
+    world.files["count"] = "0"
+    counted = []
+
+    def rank(number: int) -> Thread:
+        yield 0.1 * number
+        if not (yield from world.exists("lock", "t.py:1")):
+            counted.append(number)
+            yield from world.writes("lock", "", "t.py:2")
+            count = int((yield from world.reads("count", "t.py:3")))
+            yield from world.writes("count", str(count + 1), "t.py:4")
+            if (yield from world.exists("lock", "t.py:5")):
+                yield from world.removes("lock", "t.py:6")
+        yield from world.barrier(number, 1)
+        assert world.files["count"] == str(len(counted))
+
+    return {number: rank(number) for number in range(2)}
+
+
 @pytest.mark.parametrize(
     ("program", "schedule", "runs"),
     [
@@ -218,6 +238,7 @@ def late_in_two_steps(world: World) -> dict[RankThread | int, Thread]:
         (changed_between_two_reads, "0@open:a#1+1@open:a#2", 6),
         (two_stale_reads, "0@open:a#1+1@open:b#1", 7),
         (late_in_two_steps, "1@open:a0#1+1@open:a1#1", 7),
+        (two_holders_of_a_lock, "0@open:lock#1+1@open:count#2", 17),
     ],
 )
 def test_a_race_is_found_by_the_smallest_schedule(
@@ -232,7 +253,10 @@ def test_a_race_is_found_by_the_smallest_schedule(
 
 @pytest.mark.parametrize(
     "program",
-    [last_writer, from_any, changed_between_two_reads, two_stale_reads, late_in_two_steps],
+    [
+        *(last_writer, from_any, changed_between_two_reads, two_stale_reads, late_in_two_steps),
+        two_holders_of_a_lock,
+    ],
 )
 def test_no_single_hold_shows_what_needs_two(program: Program) -> None:
     """So that the cases above are what they are meant to be."""

@@ -192,6 +192,7 @@ def test_the_lines_of_the_summary() -> None:
     reasons = ["it has one rank", "it fails", "it has one rank"]
     assert words.not_explored(reasons) == "3 tests not explored: it has one rank (2), it fails (1)"
     assert words.not_explored(reasons[:1]) == "1 test not explored: it has one rank"
-    assert words.bound_ended(40, 1) == (
-        "1 of 40 holds ended by a bound, not because all others waited"
+    assert words.session(1, 40, 0) == "1 test explored with 40 holds"
+    assert words.session(2, 40, 1) == (
+        "2 tests explored with 40 holds, 1 of them ended by a bound, not because all others waited"
     )

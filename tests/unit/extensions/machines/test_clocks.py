@@ -92,8 +92,8 @@ def test_eight_questions_come_at_once_and_then_one_a_second() -> None:
 def test_what_answers_no_question_is_void() -> None:
     clocks = Clocks()
     question = ask(clocks)
-    for told in (b"", b"x", question, answer(module._QUESTION.pack(7), came())):
-        clocks.take(told, came())
+    for reply in (b"", b"x", question, answer(module._QUESTION.pack(7), came())):
+        clocks.take(reply, came())
     assert clocks.known is None
     clocks.take(answer(question, came()), came())
     assert clocks.known is not None

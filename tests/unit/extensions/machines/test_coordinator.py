@@ -13,11 +13,11 @@ from pytest_ddp.extensions.machines import coordinator as module
 from pytest_ddp.extensions.machines import version_check
 from pytest_ddp.extensions.machines.agent_connection import (
     AgentConnection,
+    AgentListener,
     FrameKind,
     WireFrame,
     connect,
 )
-from pytest_ddp.extensions.machines.agent_listener import AgentListener
 from pytest_ddp.extensions.machines.coordinator import Coordinator
 from pytest_ddp.extensions.machines.engines.torchrun import Torchrun
 from pytest_ddp.extensions.machines.machine_messages import (
@@ -105,8 +105,10 @@ def refusal(line: AgentConnection) -> str:
     """Why the coordinator sends an agent away."""
 
     def find() -> str | None:
-        told = [frame.data.decode() for frame in line.receive() if frame.kind is FrameKind.PROBLEM]
-        return told[0] if told else None
+        problems = [
+            frame.data.decode() for frame in line.receive() if frame.kind is FrameKind.PROBLEM
+        ]
+        return problems[0] if problems else None
 
     said: str = _within(find)
     return said

@@ -64,9 +64,9 @@ def test_a_wait_tells_a_node_on_its_way_by_each_of_its_names(
     # Once before the first look, and once for each of the three.
     there: list[list[dict[str, Any]]] = [*itertools.repeat(KNOWN, 4), [*KNOWN, {"NodeID": "ff02"}]]
     looks = iter(there)
-    told: list[str] = []
-    assert scaler.ScalerWait(2, with_ours=True, tell=told.append).until(lambda: next(looks)) == ""
-    assert told == [
+    shown: list[str] = []
+    assert scaler.ScalerWait(2, with_ours=True, show=shown.append).until(lambda: next(looks)) == ""
+    assert shown == [
         f"1 of 2 machines are in the Ray cluster; {more}"
         for more in (
             "more are requested from its autoscaler",

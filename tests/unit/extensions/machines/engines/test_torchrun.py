@@ -7,8 +7,7 @@ import socket
 import pytest
 
 from pytest_ddp.extensions.machines.engines import torchrun
-from pytest_ddp.extensions.machines.engines.choosing import as_told, from_told
-from pytest_ddp.extensions.machines.engines.engine import SECRET, EngineError
+from pytest_ddp.extensions.machines.engines.engine import SECRET, EngineError, as_role, from_role
 from pytest_ddp.extensions.machines.engines.torchrun import Torchrun
 from pytest_ddp.system import stdlib
 
@@ -28,7 +27,7 @@ BARE = {name: TORCHRUN[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "
 def test_torchrun_s_variables_make_a_place() -> None:
     place = Torchrun.from_environment(TORCHRUN)
     assert (place.node, place.nodes, place.port, place.has_store) == (1, 2, 29500, True)
-    assert from_told(as_told(place)) == place
+    assert from_role(as_role(place)) == place
     assert place.listens_at(print) == ("127.0.0.1", 0)
 
 

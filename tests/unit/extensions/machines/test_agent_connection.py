@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pytest_ddp.extensions.machines import agent_connection, agent_listener, handshake
+from pytest_ddp.extensions.machines import agent_connection, handshake
 from pytest_ddp.extensions.machines.agent_connection import (
     AgentConnection,
+    AgentListener,
     FrameKind,
     WireFrame,
     connect,
 )
-from pytest_ddp.extensions.machines.agent_listener import AgentListener
 from pytest_ddp.extensions.machines.handshake import SealError
 
 SECRET = b"of this session"
@@ -149,7 +149,7 @@ def test_garbage_of_a_peer_that_is_gone_already_ends_nothing_else(house: House) 
 
 
 def test_who_says_nothing_is_hung_up_on(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_listener, "_PROOF_LIMIT", 0.2)
+    monkeypatch.setattr(agent_connection, "_PROOF_LIMIT", 0.2)
     with house.stranger() as peer:
         assert hung_up(house, peer)
 

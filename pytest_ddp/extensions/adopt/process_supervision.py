@@ -1,4 +1,7 @@
-"""Adds the plugin's diagnosis to the exceptions by which torch reports how processes ended."""
+"""Supervises served processes: has them watched and judged, and adds to torch's exceptions.
+
+torch reports by exceptions how processes ended; the plugin's diagnosis is added to their texts.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,11 @@ import sys
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from pytest_ddp.extensions.adopt import spawn_texts
-from pytest_ddp.extensions.adopt.judging import EARLY_ADVICE, Judge
+from pytest_ddp.extensions.adopt.judging import EARLY, EARLY_ADVICE, Judge, ends_text
 from pytest_ddp.extensions.adopt.popen import ServedPopen
-from pytest_ddp.extensions.adopt.watching import Watched
+from pytest_ddp.extensions.adopt.spawn_server import SpawnServer
+from pytest_ddp.extensions.adopt.watching import ExitDeadline, Watched, Watcher
+from pytest_ddp.protocol.channel import Channel
 from pytest_ddp.system.stdlib import pickle
 
 _MODULE = "torch.multiprocessing.spawn"
@@ -51,7 +55,7 @@ class Joins:
     def _noted_exitcode(self, process: Any) -> int | None:
         code: int | None = self._exitcode.fget(process)
         if code is not None and isinstance(process._popen, ServedPopen):
-            process._popen.is_told = True
+            process._popen.exit_code_was_read = True
         return code
 
     def _wrapped(self, module: Any) -> Any:
@@ -89,7 +93,7 @@ class Joins:
             first = [process for process in known if process.popen is failed]
             others = [process for process in known if process.popen is not failed]
             # If the process raised, torch's exception already says more than its exit code.
-            ends = spawn_texts.of_ends([*(first if hasattr(error, "exit_code") else []), *others])
+            ends = ends_text([*(first if hasattr(error, "exit_code") else []), *others])
             text = f"{ends}\n\n{self._judge.explained}" if hasattr(error, "exit_code") else ends
         error.msg = f"{error.msg.rstrip()}\n\n{text}"
         error.args = (error.msg, *error.args[1:])
@@ -113,8 +117,8 @@ class Joins:
                 # Elastic logs the exception that is raised here, and ends the others.
                 for other in processes if by_elastic else ():
                     other.is_judged = other is known
-                ends = spawn_texts.of_ends([known])
-                text = f"process {index} {spawn_texts.EARLY}\n\n{ends}\n\n{EARLY_ADVICE}\n"
+                ends = ends_text([known])
+                text = f"process {index} {EARLY}\n\n{ends}\n\n{EARLY_ADVICE}\n"
                 text += self._judge.explained
                 raise module.ProcessExitedException(text, index, known.popen.pid, 0)
 
@@ -129,3 +133,42 @@ def _raised(context: Any, index: int) -> str:
             lines = str(pickle.load(file)).strip().splitlines()
         return lines[-1] if lines else ""
     return ""
+
+
+_WITH_OWNERS = ("concurrent.", "multiprocessing.")
+"""Modules of targets whose processes a pool or a manager cleans up."""
+
+
+class ProcessSupervision:
+    """Has the watcher, the joins and the judge of one session."""
+
+    def __init__(self, timeout: float, docs_url: str, *, checks_exits: bool) -> None:
+        self._watcher = Watcher(timeout)
+        self.judge = Judge(self._watcher.read_reports, checks_exits=checks_exits, docs_url=docs_url)
+        self.joins = Joins(self.judge, checks_exits=checks_exits)
+
+    def add(
+        self,
+        popen: ServedPopen,
+        channel: Channel,
+        servers: list[SpawnServer],
+        process: Any,
+        nodeid: str,
+        deadline: ExitDeadline,
+    ) -> None:
+        """Supervise a process that this test has just started.
+
+        Args:
+            popen: the process.
+            channel: the channel to it.
+            servers: the services, one of which watches it.
+            process: the ``multiprocessing.Process``.
+            nodeid: the test.
+            deadline: when its exit is judged.
+        """
+        module = getattr(getattr(process, "_target", None), "__module__", None) or ""
+        judged = not module.startswith(_WITH_OWNERS)
+        watched = Watched(popen, nodeid, deadline, judged=judged)
+        self.judge.add(watched)
+        self.joins.install()
+        self._watcher.add(watched, channel, servers)

@@ -44,35 +44,35 @@ def test_what_is_told_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_free_is_leased_at_once_and_told_once(leases: Leases) -> None:
-    leases.obey(order(1))
+    leases.take(order(1))
     assert list(leases.answers()) == [GpusLeased(1, (0, 1))]
     assert list(leases.answers()) == []
     assert leases.patience == float("inf")
 
 
 def test_who_waits_gets_what_is_given_back(leases: Leases) -> None:
-    leases.obey(order(1))
-    leases.obey(order(2, count=1))
+    leases.take(order(1))
+    leases.take(order(2, count=1))
     assert [answer.lease for answer in leases.answers()] == [1]
     assert leases.patience < 1
-    leases.obey(ReleaseGpus(1, 1))
+    leases.take(ReleaseGpus(1, 1))
     assert list(leases.answers()) == [GpusLeased(2, (0,))]
 
 
 def test_a_wait_that_is_left_off_gives_back_what_it_has(leases: Leases) -> None:
-    leases.obey(order(1, count=1))
+    leases.take(order(1, count=1))
     list(leases.answers())
-    leases.obey(order(2, count=2))
+    leases.take(order(2, count=2))
     assert list(leases.answers()) == []  # it holds the other one now
-    leases.obey(ReleaseGpus(2, 1))
-    leases.obey(order(3, count=1))
+    leases.take(ReleaseGpus(2, 1))
+    leases.take(order(3, count=1))
     assert list(leases.answers()) == [GpusLeased(3, (1,))]
 
 
 def test_a_wait_that_is_too_long_says_who_holds_them(leases: Leases) -> None:
-    leases.obey(order(1))
+    leases.take(order(1))
     list(leases.answers())
-    leases.obey(order(2, limit=0.1))
+    leases.take(order(2, limit=0.1))
     deadline = time.monotonic() + 20
     while not (answers := list(leases.answers())):
         assert time.monotonic() < deadline
@@ -85,12 +85,12 @@ def test_a_wait_that_is_too_long_says_who_holds_them(leases: Leases) -> None:
 
 
 def test_more_than_there_are_is_refused_at_once(leases: Leases) -> None:
-    leases.obey(order(1, count=5, ranks_per_gpu=2))
+    leases.take(order(1, count=5, ranks_per_gpu=2))
     assert list(leases.answers()) == [GpusLeased(1, (), "3 GPUs are needed, 2 are visible")]
-    leases.obey(ReleaseGpus(1, 1))
+    leases.take(ReleaseGpus(1, 1))
 
 
 def test_shares_leave_room_for_others(leases: Leases) -> None:
-    leases.obey(order(1, count=3, ranks_per_gpu=2))
-    leases.obey(order(2, count=1, ranks_per_gpu=2))
+    leases.take(order(1, count=3, ranks_per_gpu=2))
+    leases.take(order(2, count=1, ranks_per_gpu=2))
     assert list(leases.answers()) == [GpusLeased(1, (0, 0, 1)), GpusLeased(2, (1,))]

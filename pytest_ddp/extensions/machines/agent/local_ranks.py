@@ -1,8 +1,16 @@
-"""One rank of this machine, between its descriptors and the connection to the coordinator."""
+"""What an agent holds for the ranks of its machine, as a launcher does on one machine.
+
+These are each rank's descriptors, the sockets at which ranks meet whose rank 0 is here, and what
+ranks leave for a coverage report, which is made on node 0.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import glob
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
 
 from pytest_ddp.extensions.machines.agent_connection import FrameKind, WireFrame
 from pytest_ddp.extensions.machines.rank_proxy import FILES, LOG
@@ -10,8 +18,10 @@ from pytest_ddp.launch.rank_process import RankFiles
 from pytest_ddp.launch.streams import Streams
 from pytest_ddp.protocol import log_records
 from pytest_ddp.protocol.channel import Channel
-from pytest_ddp.protocol.host_messages import StartRank
+from pytest_ddp.protocol.host_messages import CoverageSettings, StartRank
+from pytest_ddp.protocol.messages import RunTest
 from pytest_ddp.system.stdlib import os, socket
+from pytest_ddp.system.tempfiles import SessionFolder
 
 _CHUNK = 1 << 16
 _MOST = 64
@@ -124,3 +134,84 @@ class LocalRank:
         self.files.close()
         for descriptor in self._captured:
             os.close(descriptor)
+
+
+# ------------------------------------------------------------------ ports
+
+_BACKLOG = 4096
+"""Backlog of the store, to which the ranks of all machines connect at the same time."""
+
+
+class Ports:
+    """Sockets that listen until they are passed to a rank 0."""
+
+    def __init__(self, address: str) -> None:
+        """Listen at this address only: the machine's other addresses may be public."""
+        self._address = address
+        self._listening: dict[int, socket.socket] = {}
+
+    def open(self) -> int:
+        """Open a socket; return its port."""
+        listening = socket.create_server((self._address, 0), backlog=_BACKLOG)
+        number: int = listening.getsockname()[1]
+        self._listening[number] = listening
+        return number
+
+    def for_start(self, start: StartRank) -> AbstractContextManager[tuple[int, ...]]:
+        """The descriptor by which a rank 0 serves from its start on; empty for other ranks.
+
+        The user's code may create its process group at import, as under torchrun.
+        """
+        return self._given(start.environment, start.world.keeps_group and start.rank == 0)
+
+    def for_test(
+        self, rank: LocalRank, run_test: RunTest
+    ) -> AbstractContextManager[tuple[int, ...]]:
+        """The descriptor for a rank 0 that has not got it with an earlier order; else empty."""
+        rank.environment |= run_test.environment
+        return self._given(rank.environment, rank.environment["RANK"] == "0")
+
+    @contextmanager
+    def _given(self, environment: Mapping[str, str], serves: bool) -> Iterator[tuple[int, ...]]:
+        number = int(environment["MASTER_PORT"])
+        listening = self._listening.pop(number, None) if serves else None
+        with listening or nullcontext():
+            yield () if listening is None else (listening.fileno(),)
+
+
+# ------------------------------------------------------------------ coverage
+
+_NAME = "coverage"
+
+
+class CoverageData:
+    """Keeps the files of ranks in its own folder until they are sent: the host removes its folder.
+
+    Also on node 0: if machines share a file system, pytest-cov on a node that starts late removes
+    the files beside the data file to which ranks would write.
+    """
+
+    def __init__(self) -> None:
+        self._folder: SessionFolder | None = None
+
+    def redirected(self, coverage: CoverageSettings | None) -> CoverageSettings | None:
+        """The controller's settings with another data file."""
+        if coverage is None:
+            return None
+        if self._folder is None:
+            self._folder = SessionFolder()
+        return replace(coverage, data_file=f"{self._folder.path}/{_NAME}")
+
+    def frames(self) -> Iterator[WireFrame]:
+        """Return all files of data, which the coordinator writes beside those of node 0."""
+        folder = "" if self._folder is None else self._folder.path
+        for file in glob.glob(f"{_NAME}.*", root_dir=folder) if folder else ():
+            suffix = file.removeprefix(f"{_NAME}.").encode()
+            yield WireFrame(
+                FrameKind.COVERAGE, data=suffix + b"\0" + Path(folder, file).read_bytes()
+            )
+
+    def close(self) -> None:
+        """Remove the folder."""
+        if self._folder is not None:
+            self._folder.close()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_ddp.extensions.machines.agent.localrank import LocalRank
+from pytest_ddp.extensions.machines.agent.local_ranks import LocalRank
 from pytest_ddp.protocol.host_messages import StartRank, World
 
 

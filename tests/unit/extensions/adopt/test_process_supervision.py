@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_ddp.extensions.adopt.joins import _raised
+from pytest_ddp.extensions.adopt.process_supervision import _raised
 
 TRACEBACK = """Traceback (most recent call last):
   File "targets.py", line 3, in target

@@ -1,8 +1,10 @@
-"""Suites written for ``torchrun --nproc-per-node=N -m pytest``: every test on N ranks.
+"""The environment of rank 0 while the pytest process collects a suite written for torchrun.
 
-Their test files and conftests expect the environment of a rank while they are imported, and may
-create the process group at once. The pytest process imports them to collect: until then it has the
-variables of rank 0 and, if a module creates a group, one without communication.
+With ``--ddp-everywhere`` every test runs on N ranks, as ``torchrun --nproc-per-node=N -m pytest``
+runs it. The suite's test files and conftests expect the environment of a rank while they are
+imported, and may create the process group at once. The pytest process imports them to collect:
+until the collection has ended, it has the variables of rank 0 and, if a module creates a group, one
+without communication.
 """
 
 from __future__ import annotations
@@ -12,21 +14,11 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pytest
-
 from pytest_ddp.launch.rendezvous import rank_environment
-from pytest_ddp.settings.mark import DdpTest
-from pytest_ddp.system.stdlib import inspect, os
+from pytest_ddp.system.stdlib import os
 
 _UNUSED_PORT = 1
 """A port on which nothing listens."""
-
-
-def as_ddp_test(item: pytest.Item, world_size: int) -> DdpTest | None:
-    """A ddp test for an item that ranks can run; None for other items."""
-    if not isinstance(item, pytest.Function) or inspect.isasyncgenfunction(item.function):
-        return None
-    return DdpTest(world_size, keeps_group=True, own_tmp_path=True)
 
 
 class TorchrunEnvironment:

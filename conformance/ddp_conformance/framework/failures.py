@@ -1,0 +1,45 @@
+"""The exceptions by which a subject's code fails."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def failures(*others: type[BaseException]) -> tuple[type[BaseException], ...]:
+    """What to catch where the subject's code is called: each ``Exception``, and torch's own of
+    distributed checkpoints, which is none; and what is given.
+
+    Not what ends a process or a test: ``KeyboardInterrupt``, ``SystemExit``, pytest's outcomes. An
+    ``except`` clause calls it when something is raised, and so it needs no import of torch's.
+    """
+    exception = _checkpoint_exception()
+    return (Exception, *([] if exception is None else [exception]), *others)
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """What a rank raised, of torch's exception of a checkpoint; others as they are."""
+    exception = _checkpoint_exception()
+    if exception is None or not isinstance(error, exception):
+        return error
+    failed: Any = error
+    # Not by the rank: it may be one of a subgroup, or 0 where no other takes part.
+    causes: list[BaseException] = [cause for _, (cause, _) in sorted(failed.failures.items())]
+    return causes[0] if causes else error
+
+
+def in_words(error: BaseException) -> str:
+    """An exception's type and the first line of its text."""
+    cause = cause_of(error)
+    if cause is not error:
+        return f"{type(error).__name__}: {in_words(cause)}"
+    try:
+        text = str(error).strip()
+    except Exception:
+        text = "(its text cannot be made)"
+    return ": ".join([type(error).__name__, *text.splitlines()[:1]])
+
+
+def _checkpoint_exception() -> Any:
+    module = sys.modules.get("torch.distributed.checkpoint.api")
+    return None if module is None else module.CheckpointException
