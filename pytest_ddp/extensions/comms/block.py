@@ -109,7 +109,7 @@ class Comms(Communication):
         self._groups: dict[str, _Group] = {}
         self._before: dict[str, int] = {}
         self._observed: Counter[str] = Counter()
-        self._running: dict[Operation, int | None] = {}
+        self._running_operations: dict[Operation, int | None] = {}
         """Operations that have begun and not returned, and their group's number when they began."""
         self._lock = threading.Lock()
         self._call: tuple[object, ...] = ()
@@ -250,13 +250,13 @@ class Comms(Communication):
             number = group._get_sequence_number_for_group()
         except RuntimeError:  # a backend without numbers
             number = None
-        self._running[operation] = number
+        self._running_operations[operation] = number
 
     def _returned(self, operation: Operation, work: Any, error: BaseException | None) -> None:
         if operation.issuer is Issuer.FIXTURE:
             return
         with self._lock:
-            number = self._running.pop(operation)
+            number = self._running_operations.pop(operation)
             if number is not None:
                 now = operation.process_group._get_sequence_number_for_group()
                 self._observed[operation.group] += now - number
@@ -305,7 +305,7 @@ class Comms(Communication):
         """
         numbers, labels = dict(_numbers()), dict(_labels())
         with self._lock:
-            busy = {operation.group for operation in [*self._running]}
+            busy = {operation.group for operation in [*self._running_operations]}
             missed = {
                 labels[name]: number - self._before.get(name, 0) - self._observed.get(name, 0)
                 for name, number in numbers.items()
