@@ -50,10 +50,7 @@ _ROLES = {
     ),
     "one end of a message": ("receive:_End receives:_End send:_End sends:_End"),
     "an exception": ("error:Handled error:Raised"),
-    "what a rank has issued, in order": (
-        "histories:Issue history:Issue issues:NumberedOperation order:Message "
-        "ranks:FirstOperation ranks:Step threads:Events threads:Step"
-    ),
+    "what a rank has issued, in order": ("ranks:Step threads:Events threads:Step"),
     "the user's code that is looked at": (
         "cls:Class home:Module test:Function item:ScannedImport _places:Module"
     ),

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from pytest_ddp.extensions.portable.detectors import detectors
 from pytest_ddp.extensions.portable.options import Production
 from pytest_ddp.extensions.portable.watch import OperationWatch
 
@@ -39,7 +38,7 @@ def test_cost(ddp):
     # In turns, since the machine's pace changes.
     for _ in range(BLOCKS):
         measure(found["without"])
-        watch = OperationWatch(Production("nccl"), detectors(default_group_was_used=False))
+        watch = OperationWatch(Production("nccl"), default_group_was_used=False)
         watch.start()
         measure(found["with"])
         watch.stop()

@@ -19,7 +19,7 @@ from pytest_ddp.extensions.comms.snapshot import lines_of
 from pytest_ddp.extensions.comms.snapshot_files import compare
 from pytest_ddp.protocol.messages import coded
 from pytest_ddp.rank.groups.backends import promises_of
-from pytest_ddp.rank.operations.operation import Issuer, Operation, name_of
+from pytest_ddp.rank.operations.operation import Issuer, Operation, name_of, new_named
 from pytest_ddp.rank.operations.origins import outside, user_frame
 from pytest_ddp.rank.operations.process import operations_of_process
 from pytest_ddp.rank.operations.stream import Needs
@@ -109,10 +109,8 @@ class Comms(Communication):
         self._groups: dict[str, _Group] = {}
         self._before: dict[str, int] = {}
         self._observed: Counter[str] = Counter()
-        self._running: Counter[str] = Counter()
-        """Operations that have begun and not returned, by group."""
-        self._numbers: dict[int, int | None] = {}
-        """The group's number when each of them began, by ``id``."""
+        self._running_operations: dict[Operation, int | None] = {}
+        """Operations that have begun and not returned, and their group's number when they began."""
         self._lock = threading.Lock()
         self._call: tuple[object, ...] = ()
         self._progress = 0
@@ -246,25 +244,22 @@ class Comms(Communication):
                 self._modules.in_backward if in_backward else None,
                 bucket,
             )
-            self._seen.append(_new_seen(_Seen, fields))
+            self._seen.append(new_named(_Seen, fields))
 
         try:
             number = group._get_sequence_number_for_group()
         except RuntimeError:  # a backend without numbers
             number = None
-        with self._lock:
-            self._running[name] += 1
-            self._numbers[id(operation)] = number
+        self._running_operations[operation] = number
 
     def _returned(self, operation: Operation, work: Any, error: BaseException | None) -> None:
         if operation.issuer is Issuer.FIXTURE:
             return
-        name, group = operation.group, operation.process_group
         with self._lock:
-            self._running[name] -= 1
-            number = self._numbers.pop(id(operation))
+            number = self._running_operations.pop(operation)
             if number is not None:
-                self._observed[name] += group._get_sequence_number_for_group() - number
+                now = operation.process_group._get_sequence_number_for_group()
+                self._observed[operation.group] += now - number
 
     def _goes_on(self, context: stack.Context) -> bool:
         """Whether a collective of objects goes on that has been recorded."""
@@ -310,10 +305,11 @@ class Comms(Communication):
         """
         numbers, labels = dict(_numbers()), dict(_labels())
         with self._lock:
+            busy = {operation.group for operation in [*self._running_operations]}
             missed = {
                 labels[name]: number - self._before.get(name, 0) - self._observed.get(name, 0)
                 for name, number in numbers.items()
-                if not self._running[name]
+                if name not in busy
             }
         return {label: number for label, number in missed.items() if number > 0}
 
@@ -326,10 +322,6 @@ used: list[Comms] = []
 def open_block() -> Comms | None:
     """The block that is open in this process."""
     return _open
-
-
-_new_seen = tuple.__new__
-"""A named tuple's own constructor takes longer."""
 
 
 def _form(form: Form, issuer: str) -> str:

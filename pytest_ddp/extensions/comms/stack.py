@@ -13,7 +13,7 @@ from torch.nn.modules import module as module_file
 
 from pytest_ddp.extensions.comms.cpu_forms import CPU_FORMS, OBJECTS
 from pytest_ddp.rank.operations import kernels, stream
-from pytest_ddp.rank.operations.operation import Site
+from pytest_ddp.rank.operations.operation import Site, new_named
 from pytest_ddp.rank.operations.origins import user_frame_of
 from pytest_ddp.system.stdlib import os
 
@@ -96,23 +96,23 @@ def read(frame: FrameType | None, last: FrameType | None, *, is_python: bool) ->
     user = user_frame_of(frames)
     if user is not None and _generated[user.f_code.co_filename]:
         user = user_frame_of(f for f in frames if not _generated[f.f_code.co_filename])
-    site = None if user is None else Site(user.f_code, user.f_lineno)
+    site = None if user is None else new_named(Site, (user.f_code, user.f_lineno))
     issued_in = hooking if running is None else running
     is_bucket = is_hooked or issuer == "c++"
-    found = (issuer, objects, call, progress, is_waited, cpu_forms, issued_in, serving)
-    return Context(*found, is_bucket, site)
+    found = issuer, objects, call, progress, is_waited, cpu_forms, issued_in, serving
+    return new_named(Context, (*found, is_bucket, site))
 
 
 class Origin(NamedTuple):
     """The part of a stack between an operator and the user's code."""
 
-    objects: str | None
+    objects: str | None = None
     """The collective of objects that it is a part of."""
-    batch: int
+    batch: int = 0
     """Which of its call of ``batch_isend_irecv`` it is, from 1; 0 for none."""
-    functional: str
+    functional: str = ""
     """Who called a functional collective, ``user`` or ``library``; empty for other operations."""
-    site: Site | None
+    site: Site | None = None
 
 
 def origin_of(frame: FrameType | None) -> Origin:

@@ -20,16 +20,17 @@ does with them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
 from pytest_ddp.extensions.comms.block import reduction_of
-from pytest_ddp.extensions.portable.events import Group, IssuedOperation
 from pytest_ddp.extensions.portable.extents import Extent, checksum_of, extent_of, overlap
-from pytest_ddp.rank.operations.operation import Given
+from pytest_ddp.extensions.portable.finding import FindingKind, PortabilityFinding
+from pytest_ddp.extensions.portable.issued import Group, IssuedOperation
+from pytest_ddp.rank.operations.operation import Given, each_tensor
 from pytest_ddp.rank.operations.table import TABLE
 from pytest_ddp.system.stdlib import threading
 
@@ -186,9 +187,9 @@ class Buffers:
             if flight.is_on(operation.group):
                 ordered = place + 1 if touches or is_waited else ordered
             elif touches and not flight.is_found:
-                self._tell(flight, operation.name, operation.place, is_write=any(touches))
+                self._tell(flight, operation.name, operation.site, is_write=any(touches))
         if ordered:
-            self._land(operation.group, ordered, operation.place)
+            self._land(operation.group, ordered, operation.site)
 
     def _land(self, group: Group, before: int, site: str) -> None:
         """End the flights of a group among the first ones."""
@@ -212,24 +213,17 @@ _ONE_SIDED = frozenset({"broadcast", "reduce"})
 """Forms with one tensor, which is read on one side and written on the other."""
 
 
-def is_root(operation: IssuedOperation) -> bool:
-    """Whether this rank is the source or destination of a collective."""
-    group = operation.group
-    return operation.root is not None and group.members[operation.root] == group.own
-
-
 def uses_of(operation: IssuedOperation, args: tuple[Any, ...]) -> Iterator[Use]:
     """The tensors of an operation on a CPU, with what it does with them."""
     form = operation.form
     reads, writes = form.reads, form.writes
     # gloo uses the tensors of other ranks than the root of a reduce to compute in; NCCL reads them.
-    if form.name in _ONE_SIDED and is_root(operation) is (form.name == "broadcast"):
+    if form.name in _ONE_SIDED and operation.is_root is (form.name == "broadcast"):
         reads, writes = writes, reads
     for places, is_written in ((reads, False), (writes, True)):
         for place in places:
             for tensor in each_tensor(args[place]):
-                extent = extent_of(tensor) if tensor.is_cpu else None
-                if extent:
+                if extent := extent_of(tensor):
                     is_stable = not is_written and form.name != "reduce"
                     yield Use(tensor, extent, is_written, is_stable, tensor.data_ptr())
 
@@ -259,10 +253,19 @@ def _same_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
-def each_tensor(value: Any) -> Iterable[torch.Tensor]:
-    """The tensors of an operator's argument, in lists of any depth."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from each_tensor(one)
+def touched_buffer(touch: Touch) -> PortabilityFinding:
+    """The finding for a buffer that was touched in flight."""
+    verb, name = "writes" if touch.is_write else "reads", touch.operation.name
+    if touch.touched_by:
+        what = f"{touch.touched_by} {verb} a tensor of {name} before a wait for it"
+    else:
+        what = f"a tensor of {name} is written before a wait for it"
+        verb = "written before" if touch.touched_at else "written by the end"
+    return PortabilityFinding(
+        FindingKind.TOUCHED_BUFFER,
+        what,
+        (("issued", touch.operation.site), (verb, touch.touched_at)),
+        "On NCCL an operation that was issued runs at any time until a wait for it, or for a later "
+        "one of its group: the values may be those of before or after, or a mixture.",
+        "wait for the operation before its tensor is used, or give it a copy.",
+    )

@@ -294,18 +294,23 @@ DIFFERENCES = (
 )
 
 
+ROWS = {row.name: row for row in DIFFERENCES}
+
+
 def finding_of(
-    row: Difference,
-    what: str,
-    lines: tuple[tuple[str, str], ...],
-    ranks: tuple[int, ...] = (),
+    row: Difference, lines: tuple[tuple[str, str], ...], of: str = ""
 ) -> PortabilityFinding:
-    """The finding for a row, with what the test does and its lines."""
+    """The finding for a row.
+
+    Args:
+        row: it.
+        lines: places, as in :class:`PortabilityFinding`.
+        of: the operation, if it is one.
+    """
     return PortabilityFinding(
         FindingKind.DIFFERENCE,
-        what,
+        f"{of}: {row.what}" if of else row.what,
         lines,
         f"NCCL: {row.nccl}. Gloo: {row.gloo}. Seen with {SEEN_WITH}, and known from {row.source}.",
         f"{row.instead}.",
-        ranks,
     )

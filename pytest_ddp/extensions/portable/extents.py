@@ -18,13 +18,15 @@ _MOST = 4096
 
 
 def extent_of(tensor: torch.Tensor) -> Extent | None:
-    """The bytes of a tensor; None if it has no memory of its own, or too many intervals."""
-    if type(tensor).__torch_dispatch__ is not _PLAIN or tensor.layout != torch.strided:
+    """The bytes of a tensor.
+
+    None if it has no memory of its own, or none on a CPU, or too many intervals.
+    """
+    is_plain = type(tensor).__torch_dispatch__ is _PLAIN and tensor.layout == torch.strided
+    if not is_plain or not tensor.is_cpu:
         return None
     if not tensor.numel():
         return ()
-    if tensor.is_meta:
-        return None
     step = tensor.element_size()
     run = step
     apart: list[tuple[int, int]] = []

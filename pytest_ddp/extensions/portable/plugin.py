@@ -22,6 +22,7 @@ from pytest_ddp.settings.marked_items import MARK
 from pytest_ddp.settings.options import add_options
 
 if TYPE_CHECKING:
+    from pytest_ddp.extensions.portable.finding import PortabilityFinding
     from pytest_ddp.outcome.outcome import Finding
 
 _NAME = "portable"
@@ -68,19 +69,29 @@ def pytest_ddp_findings(
     by_rank = {rank: each[_NAME] for rank, each in sent.items() if _NAME in each}
     if not by_rank:
         return None
-    from pytest_ddp.extensions.portable.judges import findings  # noqa: PLC0415
     from pytest_ddp.verdict.representation import finding_text, wrapped  # noqa: PLC0415
 
-    found = findings(by_rank)
     fails = item.config.stash[_OPTIONS].severity is Severity.FAIL
     failures = []
-    for one in found:
+    for one in found_by_all(by_rank):
         finding = one.as_finding(_production(item))
         text = wrapped(finding_text(finding), _COLUMNS)
         if (fails and not one.is_warning) or not _warn(item, text):
             failures.append(finding)
     more = [f"and {len(failures) - _SHOWN} more"] if len(failures) > _SHOWN else []
     return [*failures[:_SHOWN], *more]
+
+
+def found_by_all(sent: Mapping[int, Mapping[str, Any]]) -> list[PortabilityFinding]:
+    """What is found from what the watch of each rank has sent, in the order of kinds."""
+    from pytest_ddp.extensions.portable import finding, issued, orders, point_to_point  # noqa: PLC0415
+
+    read = finding.PortabilityFinding.from_json
+    histories = {rank: issued.read(rank, each) for rank, each in sent.items()}
+    found = finding.merged({rank: map(read, each["found"]) for rank, each in sent.items()})
+    found += orders.order_findings(histories)
+    found += point_to_point.message_findings(histories)
+    return sorted(found, key=lambda one: [*finding.FindingKind].index(one.kind))
 
 
 _COLUMNS = 100
@@ -102,15 +113,14 @@ def _warn(item: pytest.Item, text: str) -> bool:
 def pytest_ddp_test_begins(item: pytest.Item, sent: Mapping[str, Any]) -> None:
     if _NAME not in sent:
         return
-    from pytest_ddp.extensions.portable.detectors import detectors  # noqa: PLC0415
     from pytest_ddp.extensions.portable.watch import OperationWatch  # noqa: PLC0415
     from pytest_ddp.rank.groups.group_fixtures import GroupFixtures  # noqa: PLC0415
 
     production = Production(sent[_NAME]["backend"])
     plugins = item.config.pluginmanager.get_plugins()
     was_used = any(one.hold() for one in plugins if isinstance(one, GroupFixtures))
-    found_by = detectors(default_group_was_used=was_used)
-    watch = item.stash[_WATCH] = OperationWatch(production, found_by)
+    watch = OperationWatch(production, default_group_was_used=was_used)
+    item.stash[_WATCH] = watch
     watch.start()
 
 

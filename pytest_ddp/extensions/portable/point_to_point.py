@@ -1,10 +1,16 @@
-"""Messages of two ranks that NCCL runs in another order than gloo, or with less room.
+"""Messages, and batches of them, that go together on gloo and not on NCCL. Imports no torch.
 
 gloo pairs messages by tag and runs those of ``isend`` and ``irecv`` in any order. NCCL has no tags,
 and outside of ``batch_isend_irecv`` it runs the messages of two ranks one after the other, where
 each waits for its other end. Without a ``device_id`` in ``init_process_group`` the first message of
 a pair makes a communicator besides, for which both ranks have to come; with one all messages of a
 group are in one order, which is stricter.
+
+``torch.distributed.batch_isend_irecv``: "if this API is the first collective call in the ``group``
+passed to ``dist.P2POp``, all ranks of the ``group`` must participate in this API call; otherwise,
+the behavior is undefined." NCCL makes the group's communicator in it, for which all members have to
+come. Messages outside of a batch have a communicator of their two ranks, so that they are not the
+first one of a group.
 """
 
 from __future__ import annotations
@@ -12,23 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-
-class Message(NamedTuple):
-    """A send or a receive of one rank, in the order of issue."""
-
-    group: str
-    peer: int
-    """Global rank of the other end; -1 for a receive from any."""
-    is_send: bool
-    tag: int
-    is_batched: bool
-    """Whether ``batch_isend_irecv`` issued it."""
-    thread: int
-    site: str
-    name: str = ""
-    """For people, with its peer and group."""
-    nbytes: int = 0
-    """What is sent, or the room for it."""
+from pytest_ddp.extensions.portable.differences import ROWS, finding_of
+from pytest_ddp.extensions.portable.finding import PortabilityFinding
+from pytest_ddp.extensions.portable.issued import History, Issue
+from pytest_ddp.outcome.outcome import ranks_text
 
 
 class Mismatch(NamedTuple):
@@ -36,34 +29,48 @@ class Mismatch(NamedTuple):
 
     row: str
     """Name of the row in the table of differences."""
-    ranks: tuple[int, ...]
-    messages: tuple[Message, ...]
+    messages: tuple[Issue, ...]
     """One of each rank."""
 
 
-Ranks: TypeAlias = Mapping[int, Sequence[Message]]
-"""Messages by global rank."""
+_Messages: TypeAlias = Mapping[int, Sequence[Issue]]
+"""By global rank."""
 
 
-def mismatches(ranks: Ranks) -> Iterator[Mismatch]:
+def message_findings(histories: Mapping[int, History]) -> Iterator[PortabilityFinding]:
+    """What is found by the messages of all ranks; none of a rank that has noted too much."""
+    whole = {rank: history for rank, history in histories.items() if history.is_whole}
+    found: dict[tuple[str, ...], Mismatch] = {}
+    for one in mismatches(whole):
+        found.setdefault((one.row, *(message.site for message in one.messages)), one)
+    for one in found.values():
+        lines = ((f"rank {m.rank}: {m.name}, {m.nbytes} bytes", m.site) for m in one.messages)
+        yield finding_of(ROWS[one.row], tuple(lines))
+    if len(whole) == len(histories):
+        yield from partial_batches(histories)
+
+
+# ------------------------------------------------------------------ both ends of a message
+
+
+def mismatches(histories: Mapping[int, History]) -> Iterator[Mismatch]:
     """Find messages that have no order, or the wrong one, on NCCL, or too much room.
 
     A pair of ranks with messages from several threads, from any source, or with an end that is
     missing has no order to compare.
     """
-    for group in sorted({message.group for messages in ranks.values() for message in messages}):
+    ranks = {
+        rank: [issue for issue in history.issues if issue.key.is_message]
+        for rank, history in histories.items()
+    }
+    for group in sorted({message.key.group for messages in ranks.values() for message in messages}):
         own = {
-            rank: [message for message in messages if message.group == group]
+            rank: [message for message in messages if message.key.group == group]
             for rank, messages in ranks.items()
         }
-        pairs = {
-            (rank, message.peer)
-            for rank, messages in own.items()
-            for message in messages
-            if rank < message.peer
-        }
+        pairs = {(rank, m.peer) for rank, messages in own.items() for m in messages}
         safe: set[tuple[int, int]] = set()
-        for one, other in sorted(pairs):
+        for one, other in sorted(pair for pair in pairs if pair[0] < pair[1]):
             for is_batched in (False, True):
                 mine, theirs = (
                     [m for m in own.get(end, ()) if m.peer == peer and m.is_batched == is_batched]
@@ -71,85 +78,69 @@ def mismatches(ranks: Ranks) -> Iterator[Mismatch]:
                 )
                 if not _is_comparable(own, one, other) or not _is_complete(mine, theirs):
                     continue
-                found = _by_tag(one, other, mine, theirs) or _with_room(one, other, mine, theirs)
+                found = _wrong_pair(mine, theirs)
                 if found is None and not is_batched:
-                    found = _head_to_head(one, other, mine, theirs)
+                    found = _head_to_head(mine, theirs)
                 if found is not None:
                     yield found
                 elif not is_batched and mine:
                     safe |= {(one, other), (other, one)}
         # A pair that does not go together would be named again by the ring.
-        found = _ring({rank: list(_firsts(rank, own[rank], safe)) for rank in own})
+        found = _ring({rank: list(_firsts(own[rank], safe)) for rank in own})
         if found is not None:
             yield found
 
 
-def _firsts(
-    rank: int, messages: Sequence[Message], pairs: set[tuple[int, int]]
-) -> Iterator[Message]:
+def _firsts(messages: Sequence[Issue], pairs: set[tuple[int, int]]) -> Iterator[Issue]:
     """The first message to each peer that is in no batch."""
     seen = set()
     for message in messages:
-        if not message.is_batched and message.peer not in seen and (rank, message.peer) in pairs:
-            seen.add(message.peer)
+        pair = message.rank, message.peer
+        if not message.is_batched and pair in pairs and pair not in seen:
+            seen.add(pair)
             yield message
 
 
-def _is_comparable(own: Ranks, one: int, other: int) -> bool:
-    messages = [*own.get(one, ()), *own.get(other, ())]
-    if any(message.peer == -1 for message in messages):
-        return False
-    return all(len({m.thread for m in own.get(rank, ())}) == 1 for rank in (one, other))
+def _is_comparable(own: _Messages, one: int, other: int) -> bool:
+    ends = own.get(one, ()), own.get(other, ())
+    return all(
+        all(message.is_matched for message in end) and len({message.thread for message in end}) == 1
+        for end in ends
+    )
 
 
-def _is_complete(mine: Sequence[Message], theirs: Sequence[Message]) -> bool:
+def _is_complete(mine: Sequence[Issue], theirs: Sequence[Issue]) -> bool:
     """Whether each send has a receive."""
     sent = [sum(message.is_send for message in end) for end in (mine, theirs)]
     return sent == [len(theirs) - sent[1], len(mine) - sent[0]]
 
 
-def _by_tag(
-    one: int, other: int, mine: Sequence[Message], theirs: Sequence[Message]
-) -> Mismatch | None:
-    """The first message that is received in another order than sent."""
-    for send, receive, ranks in _pairs(one, other, mine, theirs):
-        if send.tag != receive.tag:
-            return Mismatch("tags", ranks, (send, receive))
-    return None
+def _wrong_pair(mine: Sequence[Issue], theirs: Sequence[Issue]) -> Mismatch | None:
+    """The first message that is received in another order than sent, else into more room."""
+    pairs = [
+        (send, receive)
+        for source, target in ((mine, theirs), (theirs, mine))
+        for send, receive in zip(
+            [message for message in source if message.is_send],
+            [message for message in target if not message.is_send],
+            strict=True,
+        )
+    ]
+    by_tag = [pair for pair in pairs if pair[0].key.tag != pair[1].key.tag]
+    with_room = [pair for pair in pairs if pair[0].nbytes < pair[1].nbytes]
+    found = (("tags", by_tag), ("room", with_room))
+    return next((Mismatch(row, wrong[0]) for row, wrong in found if wrong), None)
 
 
-def _with_room(
-    one: int, other: int, mine: Sequence[Message], theirs: Sequence[Message]
-) -> Mismatch | None:
-    """The first message that is received into more than was sent."""
-    for send, receive, ranks in _pairs(one, other, mine, theirs):
-        if send.nbytes < receive.nbytes:
-            return Mismatch("room", ranks, (send, receive))
-    return None
-
-
-def _pairs(
-    one: int, other: int, mine: Sequence[Message], theirs: Sequence[Message]
-) -> Iterator[tuple[Message, Message, tuple[int, int]]]:
-    """Each send with its receive and the ranks of both, in NCCL's order."""
-    for source, target, ranks in ((mine, theirs, (one, other)), (theirs, mine, (other, one))):
-        sends = [message for message in source if message.is_send]
-        receives = [message for message in target if not message.is_send]
-        for send, receive in zip(sends, receives, strict=True):
-            yield send, receive, ranks
-
-
-def _head_to_head(
-    one: int, other: int, mine: Sequence[Message], theirs: Sequence[Message]
-) -> Mismatch | None:
+def _head_to_head(mine: Sequence[Issue], theirs: Sequence[Issue]) -> Mismatch | None:
     """The first message of both that goes in the same direction as seen from its rank."""
-    for first, second in zip(mine, theirs, strict=True):
-        if first.is_send == second.is_send:
-            return Mismatch("head to head", (one, other), (first, second))
+    for pair in zip(mine, theirs, strict=True):
+        if pair[0].is_send == pair[1].is_send:
+            return Mismatch("head to head", pair)
     return None
 
 
-def _ring(order: Mapping[int, Sequence[Message]]) -> Mismatch | None:
+def _ring(order: _Messages) -> Mismatch | None:
     """Ranks that wait for each other with the first message of each pair."""
     left = {rank: list(messages) for rank, messages in order.items() if messages}
     while True:
@@ -172,5 +163,33 @@ def _ring(order: Mapping[int, Sequence[Message]]) -> Mismatch | None:
     while rank not in ring:
         ring.append(rank)
         rank = left[rank][0].peer
-    ring = ring[ring.index(rank) :]
-    return Mismatch("ring", tuple(ring), tuple(left[one][0] for one in ring))
+    return Mismatch("ring", tuple(left[one][0] for one in ring[ring.index(rank) :]))
+
+
+# ------------------------------------------------------------------ the first batch of a group
+
+
+def partial_batches(histories: Mapping[int, History]) -> Iterator[PortabilityFinding]:
+    """Find groups whose first collective is a batch on some members, and not on others."""
+    first: dict[str, dict[int, Issue]] = {}
+    used = {group for history in histories.values() for group in history.used}
+    for rank, history in histories.items():
+        for issue in history.issues:
+            if issue.key.group not in used and (issue.is_batched or not issue.key.is_message):
+                first.setdefault(issue.key.group, {}).setdefault(rank, issue)
+    for by_rank in first.values():
+        some = next(iter(by_rank.values()))
+        if {rank in by_rank and by_rank[rank].is_batched for rank in some.members} == {True, False}:
+            ends: dict[tuple[str, str], list[int]] = {}
+            for rank in some.members:
+                ends.setdefault(_begin(by_rank.get(rank), some.label), []).append(rank)
+            lines = ((f"{ranks_text(of)}: {words}", site) for (words, site), of in ends.items())
+            yield finding_of(ROWS["first batch"], tuple(lines))
+
+
+def _begin(first: Issue | None, label: str) -> tuple[str, str]:
+    """What a rank begins a group with, and where."""
+    if first is None:
+        return f"nothing on {label}", ""
+    name = f"batch_isend_irecv on {label}" if first.is_batched else first.name
+    return f"first {name}", first.site

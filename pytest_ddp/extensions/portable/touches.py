@@ -1,4 +1,4 @@
-"""Operators of torch that read or write a buffer in flight, or a value that is unspecified.
+"""What touches a buffer in flight, or looks at a value that is unspecified: operators of torch.
 
 A ``TorchDispatchMode`` sees them, in the thread that issued the operation. It is there while
 something is in flight or unspecified, and only where no other mode is: modes are a stack, and a
@@ -7,7 +7,7 @@ program that leaves its own would remove this one instead. Compiled code passes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from sys import _getframe
 from types import FrameType
@@ -16,10 +16,21 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _python_dispatch as modes
 
-from pytest_ddp.extensions.portable.buffers import Buffers, each_tensor
+from pytest_ddp.extensions.portable.buffers import (
+    READ_AND_WRITTEN,
+    Buffers,
+    Flight,
+    Touch,
+    touched_buffer,
+    uses_of,
+)
+from pytest_ddp.extensions.portable.differences import ROWS, finding_of
+from pytest_ddp.extensions.portable.finding import PortabilityFinding
+from pytest_ddp.extensions.portable.issued import IssuedOperation
 from pytest_ddp.extensions.portable.unspecified import Part, Unspecified
 from pytest_ddp.rank.operations import methods
-from pytest_ddp.rank.operations.origins import user_frame
+from pytest_ddp.rank.operations.operation import Given, each_tensor
+from pytest_ddp.rank.operations.origins import user_line
 from pytest_ddp.system.stdlib import threading
 
 IS_WATCHED = hasattr(modes.TorchDispatchMode, "ignore_compile_internals")
@@ -37,15 +48,95 @@ _WAITING = frozenset({str(methods.__file__)})
 """Files with the wrappers of ``Work.wait``, in which gloo calls operators for its results."""
 
 
+class TouchedBuffers:
+    """What a rank does with buffers in flight and with what reduce leaves on other ranks."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[Any, ...], PortabilityFinding] = {}
+        self._buffers = Buffers(self._note)
+        self._unspecified = Unspecified()
+        self._mode = TouchMode(self._buffers, self._unspecified, self._note_look)
+        self._issued: dict[int, Flight | None] = {}
+        """What each thread has issued last; only that may have a handle that is to come."""
+        self._reduce_operations: dict[IssuedOperation, list[torch.Tensor]] = {}
+        """Tensors of reduce operations with another destination that are not complete."""
+
+    def issued(self, operation: IssuedOperation, given: Given) -> None:
+        """An operation is about to run."""
+        if not operation.is_judged:
+            return
+        self._issued[operation.thread] = self._buffers.issued(operation, given)
+        form, uses = operation.form.name, list(uses_of(operation, given.args))
+        reads = [use.tensor for use in uses if not use.is_written or form in READ_AND_WRITTEN]
+        part = next(filter(None, map(self._unspecified.part_of, reads)), None)
+        if part is not None:
+            self._note_look(part.operation, operation.site)
+        self._unspecified.overwrite(use.tensor for use in uses if use.is_written)
+        if form == "reduce" and not operation.is_root:
+            self._reduce_operations[operation] = reads
+
+    def received(self, operation: IssuedOperation) -> None:
+        """Python code gets its handle."""
+        flight = self._issued.pop(threading.get_ident(), None)
+        if flight is not None and flight.operation is operation and operation.is_users:
+            self._buffers.received(flight)
+            self._mode.follow()
+            flight.is_watched = self._mode.is_there
+
+    def waited(self, operation: IssuedOperation) -> None:
+        """It is complete."""
+        self._buffers.waited(operation, user_line(_getframe(1)))
+        self._unspecified.leave(self._reduce_operations.pop(operation, ()), operation)
+        self._mode.follow()
+
+    def passed_on(self, operation: IssuedOperation) -> None:
+        """Its handle was given to where a wait for it is not seen."""
+        self._buffers.passed_on(operation)
+        self.dropped(operation)
+        self._mode.follow()
+
+    def dropped(self, operation: IssuedOperation) -> None:
+        """Its handle is gone, on whichever thread."""
+        self._reduce_operations.pop(operation, None)
+
+    def findings(self) -> Iterable[PortabilityFinding]:
+        """End it, and return what was found."""
+        self._buffers.end()
+        self._unspecified.clear()
+        self._reduce_operations.clear()
+        self._mode.follow()
+        self._issued.clear()
+        return self._found.values()
+
+    def _note_look(self, operation: IssuedOperation, site: str) -> None:
+        lines = (("reduced", operation.site), ("used", site))
+        found = finding_of(ROWS["reduce elsewhere"], lines, operation.name)
+        self._found.setdefault((operation.name, *lines), found)
+
+    def _note(self, touch: Touch) -> None:
+        key = touch.operation.name, touch.operation.site, touch.touched_by, touch.touched_at
+        self._found.setdefault(key, touched_buffer(touch))
+
+
 class TouchMode(modes.TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Passes the tensors of each operator to the buffers in flight and the unspecified values."""
+    """Passes the tensors of each operator to the buffers in flight and the unspecified values.
+
+    Args:
+        looked: is called with an operation that left a value and the line that looks at it.
+    """
 
     supports_higher_order_operators = True
 
-    def __init__(self, buffers: Buffers, unspecified: Unspecified) -> None:
+    def __init__(
+        self,
+        buffers: Buffers,
+        unspecified: Unspecified,
+        looked: Callable[[IssuedOperation, str], None],
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._buffers = buffers
         self._unspecified = unspecified
+        self._looked = looked
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -107,8 +198,7 @@ class TouchMode(modes.TorchDispatchMode):  # type: ignore[no-untyped-call]
         if is_write is None:
             return
         for tensor in each_tensor(value):
-            if tensor.is_cpu:
-                self._buffers.touched(tensor, str(func), is_write=is_write, site=_site)
+            self._buffers.touched(tensor, str(func), is_write=is_write, site=_site)
 
     def _spread(self, lane: _Lane, parts: Sequence[Part], results: Sequence[torch.Tensor]) -> None:
         """Follow unspecified values from what an operator has read to what it has written."""
@@ -116,7 +206,7 @@ class TouchMode(modes.TorchDispatchMode):  # type: ignore[no-untyped-call]
         written = [*lane.writes, *results]
         for part in parts:
             if not written:  # a number
-                self._unspecified.look(part.operation, _site)
+                self._looked(part.operation, _site())
             elif lane.is_pointwise:
                 for tensor in written:
                     self._unspecified.leave_in(tensor, part.bytes_of(tensor), part.operation)
@@ -258,5 +348,4 @@ def _is_waiting() -> bool:
 
 
 def _site() -> str:
-    frame = user_frame(_getframe(1))
-    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return user_line(_getframe(1))

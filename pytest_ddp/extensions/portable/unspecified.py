@@ -11,15 +11,15 @@ Memory that is written otherwise is forgotten: by a checksum where the write is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch.multiprocessing import reductions
 
-from pytest_ddp.extensions.portable.events import IssuedOperation
 from pytest_ddp.extensions.portable.extents import Extent, checksum_of, extent_of, overlap, without
+from pytest_ddp.extensions.portable.issued import IssuedOperation
 from pytest_ddp.system.stdlib import threading
 
 _WeakStorage: Any = reductions.StorageWeakRef  # untyped
@@ -61,7 +61,7 @@ class Part(NamedTuple):
         None of them where it is not known which element comes from which.
         """
         if self.is_whole:
-            return _extent(tensor) or ()
+            return extent_of(tensor) or ()
         if self.elements is None or self.shape != tensor.shape or not _is_plain(tensor):
             return ()
         start, size = tensor.data_ptr(), tensor.element_size()
@@ -71,11 +71,7 @@ class Part(NamedTuple):
 class Unspecified:
     """The unspecified values of a rank."""
 
-    def __init__(self, found: Callable[[IssuedOperation, Callable[[], str]], None]) -> None:
-        """Args:
-        found: is called with the operation that left a value and the line that looks at it.
-        """
-        self._found = found
+    def __init__(self) -> None:
         self._regions: dict[int, _Region] = {}
         """By storage."""
         self._threads: set[int] = set()
@@ -102,7 +98,7 @@ class Unspecified:
         if not self._regions:
             return None
         with self._lock:
-            region, extent = self._region(tensor), _extent(tensor)
+            region, extent = self._region(tensor), extent_of(tensor)
             if region is None or not extent or not overlap(region.extent, extent):
                 return None
             if region.is_changed():
@@ -118,14 +114,10 @@ class Unspecified:
                 )
             return Part(region.operation, not rest, tensor.shape, elements)
 
-    def look(self, operation: IssuedOperation, site: Callable[[], str]) -> None:
-        """The program looks at a value that an operation has left."""
-        self._found(operation, site)
-
     def leave(self, tensors: Iterable[torch.Tensor], operation: IssuedOperation) -> None:
         """Values of an operation, or what was computed from some, are in these tensors."""
         for tensor in tensors:
-            self.leave_in(tensor, _extent(tensor) or (), operation)
+            self.leave_in(tensor, extent_of(tensor) or (), operation)
 
     def leave_in(self, tensor: torch.Tensor, extent: Extent, operation: IssuedOperation) -> None:
         """As :meth:`leave`, in some of the bytes of a tensor."""
@@ -149,7 +141,7 @@ class Unspecified:
         with self._lock:
             for tensor in tensors:
                 region = self._region(tensor)
-                if region is None or not (extent := _extent(tensor)):
+                if region is None or not (extent := extent_of(tensor)):
                     continue
                 region.extent = without(region.extent, extent)
                 if region.extent:
@@ -178,7 +170,3 @@ class Unspecified:
 
 def _is_plain(tensor: torch.Tensor) -> bool:
     return tensor.is_cpu and tensor.layout == torch.strided and tensor.is_contiguous()
-
-
-def _extent(tensor: torch.Tensor) -> Extent | None:
-    return extent_of(tensor) if tensor.is_cpu else None

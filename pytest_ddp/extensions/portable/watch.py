@@ -1,10 +1,9 @@
-"""The events of a test in a rank: a subscriber of the stream that calls the detectors."""
+"""The watch of a test in a rank: a subscriber of the stream, for what looks for findings."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, MutableMapping
 from sys import _getframe
 from types import FrameType
 from typing import Any
@@ -16,9 +15,11 @@ from torch.distributed import distributed_c10d
 
 from pytest_ddp.extensions.comms import stack
 from pytest_ddp.extensions.comms.block import described
-from pytest_ddp.extensions.portable.events import Detector, Group, IssuedOperation
+from pytest_ddp.extensions.portable.calls import LostHandles, TableLookup
+from pytest_ddp.extensions.portable.issued import Group, IssuedOperation, OperationLog
 from pytest_ddp.extensions.portable.options import Production
-from pytest_ddp.rank.operations.operation import Issuer, Operation
+from pytest_ddp.extensions.portable.touches import TouchedBuffers
+from pytest_ddp.rank.operations.operation import Issuer, Operation, each_tensor
 from pytest_ddp.rank.operations.origins import called_by_user, outside
 from pytest_ddp.rank.operations.process import operations_of_process
 from pytest_ddp.rank.operations.stream import Needs
@@ -35,15 +36,20 @@ _waits_by_tensor: Callable[[], bool] = getattr(
 
 
 class OperationWatch:
-    """One test's."""
+    """What is seen of one test's operations, on the threads that communicate.
 
-    def __init__(self, production: Production, detectors: Iterable[Detector]) -> None:
+    Args:
+        production: the backends of production.
+        default_group_was_used: whether a fixture that is wider than the test may have used it.
+    """
+
+    def __init__(self, production: Production, *, default_group_was_used: bool) -> None:
         self._production = production
-        self._detectors = tuple(detectors)
+        self._operation_log = OperationLog(default_group_was_used=default_group_was_used)
+        self._lookup, self._handles, self._buffers = TableLookup(), LostHandles(), TouchedBuffers()
         self._groups: dict[str, Group] = {}
         self._made: dict[str, tuple[int, str | None]] = {}
         """Which of its name a group is, and the backend that its maker named, by its name."""
-        self._numbers = itertools.count(1)
         self._issued: MutableMapping[Operation, IssuedOperation] = WeakKeyDictionary()
         """Those whose issue has not returned, and those whose handle Python code has."""
         self._undo = contextlib.ExitStack()
@@ -58,11 +64,12 @@ class OperationWatch:
         self._undo.callback(operations_of_process().subscribe(self, needs))
 
     def stop(self) -> dict[str, Any]:
-        """End it; returns what the detectors send, by their names."""
+        """End it; returns what the pytest process judges."""
         self._undo.close()
         self._issued.clear()
-        ended = {detector.name: detector.ended() for detector in self._detectors}
-        return {name: sent for name, sent in ended.items() if sent is not None}
+        each = (self._handles, self._buffers, self._lookup)
+        found = [finding.to_json() for one in each for finding in one.findings()]
+        return {"found": found, **self._operation_log.to_json()}
 
     # ------------------------------------------------------------------ operations
 
@@ -75,53 +82,44 @@ class OperationWatch:
         origin = stack.origin_of(outside(_getframe(1)))
         on_host = bool(origin.objects) or form.operation in _ON_HOST
         issued = IssuedOperation(
-            number=next(self._numbers),
             form=form,
             group=group,
             backend=self._production.of(group.explicit, on_host=on_host) if group.is_known else "",
             thread=threading.get_ident(),
-            site=origin.site,
-            objects=origin.objects,
-            batch=origin.batch,
-            functional=origin.functional,
+            origin=origin,
             root=given.get("root_rank"),
-            peer=given.get("dst", given.get("src")),
-            tag=0,
+            peer=given.get("dst", given.get("src", -1 if form.is_message else None)),
+            tag=given.get("tag", 0) if form.is_message else 0,
         )
-        if form.is_message:
-            issued.tag = given.get("tag", 0)
-            issued.peer = -1 if issued.peer is None else issued.peer
         self._issued[operation] = issued
-        for detector in self._detectors:
-            detector.issued(issued, given)
+        nbytes = sum(each.nbytes for each in each_tensor(given.args[0])) if form.is_message else 0
+        self._operation_log.issued(issued, nbytes)
+        self._handles.issued(issued)
+        self._buffers.issued(issued, given)
+        self._lookup.issued(issued, given)
 
     def returned(self, operation: Operation, work: Any, error: BaseException | None) -> None:
         # The waits of a class in Python are not seen.
         if work is None or type(work).wait is not dist.Work.wait:
             self._issued.pop(operation, None)
         elif (issued := self._issued.get(operation)) is not None:
-            issued.is_users = called_by_user(_getframe(1))
-            # Then torch's wait_tensor takes the tensor, and the handle is not needed.
-            issued.is_used = _waits_by_tensor()
-            for detector in self._detectors:
-                detector.received(issued)
+            # Where torch's wait_tensor takes the tensor, the handle is not needed.
+            issued.is_users = called_by_user(_getframe(1)) and not _waits_by_tensor()
+            self._buffers.received(issued)
 
     def waited(self, operation: Operation, error: BaseException | None) -> None:
-        if (issued := self._issued.get(operation)) is not None:
-            issued.is_used = True
-            for detector in () if error else self._detectors:
-                detector.waited(issued)
+        if error is None and (issued := self._issued.get(operation)) is not None:
+            self._operation_log.waited(issued)
+            self._buffers.waited(issued)
 
     def passed_on(self, operation: Operation) -> None:
         if (issued := self._issued.get(operation)) is not None:
-            issued.is_used = True
-            for detector in self._detectors:
-                detector.passed_on(issued)
+            self._buffers.passed_on(issued)
 
     def dropped(self, operation: Operation) -> None:
         if (issued := self._issued.pop(operation, None)) is not None:
-            for detector in self._detectors:
-                detector.lost(issued)
+            self._handles.dropped(issued)
+            self._buffers.dropped(issued)
 
     # ------------------------------------------------------------------ groups
 

@@ -29,7 +29,7 @@ from pytest_ddp.rank.operations.operation import (
     Issuer,
     Operation,
     PlannedTensor,
-    new_given,
+    new_named,
 )
 from pytest_ddp.rank.operations.stream import Operations
 from pytest_ddp.rank.operations.table import BY_FUNCTIONAL, BY_OPERATOR, NO_OPERATIONS, Form
@@ -182,7 +182,7 @@ def _operator_kernel(
         if operation is None:
             group = unbox(args[group_at])
             operation = Operation(group, group.group_name, described, Issuer.CPP)
-        operation.given = new_given(Given, (args, kwargs, names))
+        operation.given = new_named(Given, (args, kwargs, names))
         called = operations.announce(operation, whom)
         if is_known:
             operation.callees = called

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pytest_ddp.rank.operations.operation import Given, new_given
+from pytest_ddp.rank.operations.operation import Given, new_named
 from pytest_ddp.rank.operations.origins import called_by_user
 from pytest_ddp.rank.operations.stream import Operations
 from pytest_ddp.rank.operations.table import BY_METHOD, Form
@@ -72,7 +72,7 @@ def _issuing(operations: Operations, original: Any, form: Form, method: str) -> 
     def issuing(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
         operation = describe(group, args, kwargs)
         if operations.is_watched and not operations.local.is_announcing:
-            given = new_given(Given, (args, kwargs, {}))
+            given = new_named(Given, (args, kwargs, {}))
             return operations.run(operation, given, original, (group, *args), kwargs)
         recorder = operations.recorder
         recorder.before(operation)

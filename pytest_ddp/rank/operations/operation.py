@@ -100,7 +100,7 @@ class Given(NamedTuple):
         return default if place is None or place >= len(self.args) else self.args[place]
 
 
-new_given = tuple.__new__
+new_named = tuple.__new__
 """A named tuple's own constructor takes longer."""
 
 

@@ -22,6 +22,12 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
     return user_frame_of(callers(frame))
 
 
+def user_line(frame: FrameType | None) -> str:
+    """``file:line`` of that frame; empty where there is none."""
+    found = user_frame(frame)
+    return "" if found is None else f"{found.f_code.co_filename}:{found.f_lineno}"
+
+
 def user_frame_of(stack: Iterable[FrameType]) -> FrameType | None:
     """The frame that :func:`user_frame` finds, for a stack with its innermost frame first."""
     best: FrameType | None = None

@@ -369,7 +369,7 @@ class Operations:
             outer = self._begin_announcing()
             try:
                 # Those of the operator are nearer to torch.
-                for one in (*reversed(operation.callees), *reversed(whom)):
+                for one in (whom + operation.callees)[::-1]:
                     if one.returned is not None:
                         try:
                             one.returned(operation, work, error)
@@ -415,12 +415,11 @@ class Operations:
         """
         self.local.is_announcing = True
         compiler: Any = sys.modules.get(_COMPILER)
-        return None if compiler is None else (compiler, compiler.set_eval_frame(None))
+        return compiler and compiler.set_eval_frame(None)
 
     def _end_announcing(self, outer: Any) -> None:
-        if outer is not None:
-            compiler, callback = outer
-            compiler.set_eval_frame(callback)
+        if outer is not None:  # as in compiled regions alone
+            sys.modules[_COMPILER].set_eval_frame(outer)
         self.local.is_announcing = False
 
     def _report(self, one: _Subscription, event: str) -> None:

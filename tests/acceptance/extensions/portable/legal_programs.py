@@ -1,17 +1,14 @@
-"""An inner suite: programs that are right on NCCL. ``mutants.py`` makes wrong ones of them."""
+"""An inner suite: buffers, calls and messages that are right on NCCL.
+
+``mutants.py`` makes wrong programs of them.
+"""
 
 import threading
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.distributed._functional_collectives as functional
 import torch.distributed.nn.functional as dist_functional
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
-from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 pytestmark = pytest.mark.ddp(world_size=2, portable="nccl")
@@ -306,112 +303,6 @@ def test_compiled_meanwhile(ddp):
     work = dist.all_reduce(x, async_op=True)
     assert twice(ones(3)).sum() == 6
     work.wait()
-
-
-def test_compiled_collective(ddp):
-    @torch.compile(fullgraph=True, backend="aot_eager")
-    def step(x):
-        return functional.all_reduce(x * 2, "sum", dist.group.WORLD) + 1
-
-    assert step(ones(4)).tolist() == [5] * 4
-
-
-# ------------------------------------------------------------------ libraries
-
-
-def _model():
-    return torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
-
-
-def test_ddp(ddp):
-    model = DistributedDataParallel(_model(), bucket_cap_mb=1e-5)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for _ in range(3):
-        model(ones(2, 4)).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-@pytest.mark.parametrize("hook", [default_hooks.allreduce_hook, default_hooks.fp16_compress_hook])
-def test_comm_hook(ddp, hook):
-    model = DistributedDataParallel(_model())
-    model.register_comm_hook(None, hook)
-    for _ in range(2):
-        model(ones(2, 4)).sum().backward()
-
-
-def test_own_comm_hook(ddp):
-    def average(state, bucket):
-        work = dist.all_reduce(bucket.buffer(), async_op=True)
-        return work.get_future().then(lambda future: future.value()[0].div_(2))
-
-    model = DistributedDataParallel(_model(), bucket_cap_mb=1e-5)
-    model.register_comm_hook(None, average)
-    for _ in range(2):
-        model(ones(2, 4)).sum().backward()
-
-
-def test_zero(ddp):
-    model = DistributedDataParallel(_model())
-    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam)
-    for _ in range(2):
-        model(ones(2, 4)).sum().backward()
-        optimizer.step()
-
-
-def test_fsdp1(ddp):
-    model = FullyShardedDataParallel(_model(), device_id=torch.device("cpu"))
-    for _ in range(2):
-        model(ones(2, 4)).sum().backward()
-
-
-def test_fsdp2_with_prefetch(ddp):
-    model = _model()
-    for layer in model:
-        fully_shard(layer)
-    fully_shard(model)
-    for layer, following in zip(model, [*model][1:], strict=False):
-        layer.set_modules_to_forward_prefetch([following])
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for _ in range(2):
-        model(ones(2, 4)).sum().backward()
-        optimizer.step()
-
-
-def test_dtensor(ddp):
-    mesh = init_device_mesh("cpu", (2,))
-    sharded = distribute_tensor(ones(4, 4), mesh, [Shard(0)])
-    full = (sharded @ sharded).redistribute(placements=[Replicate()])
-    assert full.to_local().sum() == 64
-    sharded.redistribute(placements=[Shard(1)]).full_tensor()
-
-
-def test_pipeline(ddp):
-    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
-
-    stage = PipelineStage(torch.nn.Linear(4, 4), ddp.rank, 2, torch.device("cpu"))
-    schedule = Schedule1F1B(stage, 4, loss_fn=torch.nn.MSELoss())
-    for _ in range(2):
-        schedule.step(ones(8, 4)) if ddp.rank == 0 else schedule.step(target=ones(8, 4))
-
-
-def test_checkpoint_in_the_background(ddp, tmp_path):
-    import torch.distributed.checkpoint as dcp
-
-    group = dist.new_group(backend="gloo")
-    state = {"weight": distribute_tensor(ones(4, 4), init_device_mesh("cpu", (2,)), [Shard(0)])}
-    saving = dcp.async_save(state, checkpoint_id=ddp.broadcast(str(tmp_path)), process_group=group)
-    dist.all_reduce(ones(4))
-    saving.result()
-    dist.destroy_process_group(group)
-
-
-def test_objects(ddp):
-    gathered = [None, None]
-    dist.all_gather_object(gathered, {"rank": ddp.rank})
-    box = [{"rank": ddp.rank}]
-    dist.broadcast_object_list(box, 0)
-    assert gathered[1] == {"rank": 1}
 
 
 # ------------------------------------------------------------------ what NCCL has

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_ddp.extensions.comms.stack import Origin
 from pytest_ddp.extensions.portable.buffers import Buffers, Touch
-from pytest_ddp.extensions.portable.events import Group, IssuedOperation
+from pytest_ddp.extensions.portable.issued import Group, IssuedOperation
 from pytest_ddp.extensions.portable.touches import TouchMode
 from pytest_ddp.extensions.portable.unspecified import Unspecified
 from pytest_ddp.rank.operations.operation import Given
@@ -25,7 +25,7 @@ class Rank:
     def __init__(self) -> None:
         self.touches: list[Touch] = []
         self.buffers = Buffers(self.touches.append)
-        self.mode = TouchMode(self.buffers, Unspecified(lambda *_: None))
+        self.mode = TouchMode(self.buffers, Unspecified(), lambda *_: None)
 
     def issue(
         self, name: str, *args: Any, group: str = "world", root: int | None = None
@@ -47,28 +47,10 @@ class Rank:
         return [(touch.is_write, touch.touched_by) for touch in self.touches]
 
 
-_numbers = itertools.count(1)
-
-
 def _operation(name: str, group: str, root: int | None) -> IssuedOperation:
     members = Group(group, 1, group, (0, 1), 0, True, None)
     thread = threading.get_ident()
-    return IssuedOperation(
-        *(
-            next(_numbers),
-            BY_OPERATOR[name],
-            members,
-            "nccl",
-            thread,
-            None,
-            None,
-            0,
-            "",
-            root,
-            None,
-            0,
-        ),
-    )
+    return IssuedOperation(BY_OPERATOR[name], members, "nccl", thread, Origin(), root=root)
 
 
 @pytest.fixture
@@ -281,12 +263,12 @@ def test_random_programs_are_judged_as_the_page_says(rank: Rank) -> None:
 def _random_program(rank: Rank, chance: random.Random) -> None:
     buffer = torch.ones(12)
     flights: list[Expected] = []
-    expected: list[int] = []
+    expected: list[IssuedOperation] = []
 
     def found(flight: Expected) -> None:
         if not flight.is_found:
             flight.is_found = True
-            expected.append(flight.handle.number)
+            expected.append(flight.handle)
 
     def land(group: str, last: Expected) -> None:
         ended = flights[: flights.index(last) + 1]
@@ -318,4 +300,4 @@ def _random_program(rank: Rank, chance: random.Random) -> None:
             one = chance.choice(flights)
             rank.wait(one.handle)
             land(one.group, one)
-    assert [touch.operation.number for touch in rank.touches] == expected
+    assert [touch.operation for touch in rank.touches] == expected

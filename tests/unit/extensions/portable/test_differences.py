@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from pytest_ddp.extensions.portable.difference_log import differences, layout_of
+from pytest_ddp.extensions.portable.calls import differences, layout_of
 from pytest_ddp.extensions.portable.differences import (
     CONTIGUOUS,
     DENSE,

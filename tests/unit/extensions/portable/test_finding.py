@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
 
-from pytest_ddp.extensions.portable.buffer_log import touched_buffer
-from pytest_ddp.extensions.portable.buffers import Touch
+from pytest_ddp.extensions.comms.stack import Origin
+from pytest_ddp.extensions.portable.buffers import Touch, touched_buffer
+from pytest_ddp.extensions.portable.calls import lost_handle, unread_results
 from pytest_ddp.extensions.portable.codes import ENTRIES
 from pytest_ddp.extensions.portable.differences import DIFFERENCES, finding_of
-from pytest_ddp.extensions.portable.events import Group, IssuedOperation
 from pytest_ddp.extensions.portable.finding import OF_KIND, FindingKind, PortabilityFinding, merged
-from pytest_ddp.extensions.portable.handles import lost_handle, unread_results
-from pytest_ddp.extensions.portable.judges import findings
+from pytest_ddp.extensions.portable.issued import Group, IssuedOperation
+from pytest_ddp.extensions.portable.plugin import found_by_all
 from pytest_ddp.rank.operations.table import BY_OPERATOR
 from pytest_ddp.verdict.representation import finding_text
 
+LONG = "reduce_scatter_tensor_coalesced on expert_model_parallel_group"
 ONE = PortabilityFinding(
     FindingKind.LOST_HANDLE,
     "nothing waited for all_reduce on world",
@@ -59,39 +60,44 @@ def test_each_kind_has_the_code_of_its_entry_and_an_unread_result_none() -> None
         assert replace(ONE, kind=kind).as_finding("nccl").code == code
 
 
-def _log(first: int, second: int, name: str = "all_reduce") -> dict[str, object]:
-    """A rank that issues on two groups of ranks 0 and 1."""
-    return {
-        "match_keys": [["collective", name, 0, 0, [0, 1]] for name in "ab"],
-        "names": [[f"{name} on a", "/t.py:1"], [f"{name} on b", "/t.py:2"]],
-        "log": [[first, first, 0, 1], [second, second, 0, 2]],
-    }
+def _sent(*groups: str, found: Sequence[object] = ()) -> dict[str, object]:
+    """What a rank sends that issues on groups of ranks 0 and 1."""
+    rows = [[g, [0, 1], None, g, [0, 1], False, f"{LONG} on {g}", f"/t.py:{g}", 0] for g in groups]
+    log = [[number, 0, True] for number in range(len(rows))]
+    return {"found": found, "rows": rows, "log": log, "used": [], "is_whole": True}
 
 
 def test_judges_see_all_ranks() -> None:
-    assert findings({0: {"orders": _log(0, 1)}, 1: {"orders": _log(0, 1)}}) == []
-    (order,) = findings({0: {"orders": _log(0, 1)}, 1: {"orders": _log(1, 0)}})
-    assert [place for _, place in order.lines] == ["/t.py:1", "/t.py:2", "/t.py:2", "/t.py:1"]
-    (lost,) = findings({0: {"handles": [ONE.to_json()]}, 1: {}})
+    assert found_by_all({0: _sent("a", "b"), 1: _sent("a", "b")}) == []
+    (order,) = found_by_all({0: _sent("a", "b"), 1: _sent("b", "a")})
+    assert [place for _, place in order.lines] == ["/t.py:a", "/t.py:b", "/t.py:b", "/t.py:a"]
+
+
+def test_findings_of_single_ranks_come_by_their_kinds() -> None:
+    difference = finding_of(DIFFERENCES[0], ()).to_json()
+    sent = {0: _sent("a", "b", found=[difference, ONE.to_json()]), 1: _sent("b", "a")}
+    order, lost, other = found_by_all(sent)
+    assert [order.kind, lost.kind, other.kind] == [
+        *(FindingKind.GROUP_ORDER, FindingKind.LOST_HANDLE, FindingKind.DIFFERENCE)
+    ]
     assert lost.ranks == (0,)
 
 
-LONG = "reduce_scatter_tensor_coalesced on expert_model_parallel_group"
 PLACE = "/home/somebody/project/training/tests/distributed/test_pipeline_schedules.py:1234"
 
 
 def _of_all_kinds() -> Iterator[PortabilityFinding]:
     """With names as long as those of real programs."""
-    yield from findings({0: {"orders": _log(0, 1, LONG)}, 1: {"orders": _log(1, 0, LONG)}})
+    yield from found_by_all({0: _sent("a", "b"), 1: _sent("b", "a")})
     yield lost_handle(LONG, PLACE, PLACE)
     yield unread_results(123, ((LONG, PLACE),))
     group = Group("0", 0, "expert_model_parallel_group", (0, 1), 0, True, None)
     operator = BY_OPERATOR["reduce_scatter_tensor_coalesced_"]
-    flying = IssuedOperation(1, operator, group, "nccl", 0, None, None, 0, "", None, None, 0)
+    flying = IssuedOperation(operator, group, "nccl", 0, Origin())
     for is_write, by in itertools.product((True, False), ("torch.nn.functional.linear", "")):
         yield touched_buffer(Touch(flying, is_write, by, PLACE))
     for row in DIFFERENCES:
-        yield finding_of(row, f"{LONG}: {row.what}", (("called", PLACE),), (0, 2, 4, 6))
+        yield replace(finding_of(row, (("called", PLACE),), LONG), ranks=(0, 2, 4, 6))
 
 
 @pytest.mark.parametrize("finding", [*_of_all_kinds()], ids=lambda one: one.what[-40:])

@@ -1,55 +1,25 @@
-"""The decider of order between groups, on hand-made histories.
-
-A program is a list for each rank: operations in the order in which its threads issue them. ``a`` is
-a collective of group ``a``, ``>1`` a send to rank 1 and ``<0`` a receive from rank 0 on the group
-``world``; ``b@1`` is issued by thread 1; ``(`` and ``)`` enclose a batch; ``wait 1`` is thread 0
-waiting for the last operation of thread 1.
-"""
+"""The deciders of orders on hand-made programs, in the words of ``programs.py``."""
 
 from __future__ import annotations
 
 import itertools
 import random
-from collections import Counter
 from collections.abc import Sequence
 
 import pytest
 
-from pytest_ddp.extensions.portable.orders import Inversion, Issue, MatchKey, inversions
+from pytest_ddp.extensions.portable.issued import History, MatchKey
+from pytest_ddp.extensions.portable.orders import Blocked, Inversion, cycle, inversions
+from tests.unit.extensions.portable.programs import histories, history
+
+# ------------------------------------------------------------------ between groups
 
 WORLD = (0, 1, 2, 3)
 MEMBERS = {"w": WORLD, "v": WORLD, "a": (0, 1), "b": (0, 1), "c": (0, 2), "d": (1, 2, 3)}
 
 
-def history(rank: int, program: str) -> list[Issue]:
-    found: list[Issue] = []
-    places: Counter[int] = Counter()
-    knows: dict[int, dict[int, int]] = {}
-    batched = False
-    for number, word in enumerate(program.replace("wait ", "wait").split()):
-        if word in "()":
-            places[0] += word == "("
-            batched = word == "("
-            continue
-        if word.startswith("wait"):
-            other = int(word.removeprefix("wait"))
-            knows[0] = knows.get(0, {}) | {other: places[other]}
-            continue
-        what, _, name = word.partition("@")
-        thread = int(name or 0)
-        places[thread] += not batched
-        match_key = MatchKey("collective", what, 0, 0, MEMBERS.get(what, ()))
-        if what[0] in "<>":
-            peer = int(what[1:])
-            ends = (rank, peer) if what[0] == ">" else (peer, rank)
-            match_key = MatchKey("message", "world", 0, 0, ends)
-        site = f"r{rank}:{number}"
-        found.append(Issue(match_key, what, site, thread, places[thread], knows.get(thread, {})))
-    return found
-
-
 def found(*programs: str) -> list[Inversion]:
-    return list(inversions({rank: history(rank, text) for rank, text in enumerate(programs)}))
+    return list(inversions(histories(programs, MEMBERS)))
 
 
 LEGAL = {
@@ -113,22 +83,14 @@ def test_the_lines_are_those_that_are_swapped() -> None:
     assert [issue.name for issue in (*one.first, *one.second)] == ["w", "a", "a", "w"]
 
 
-def _by_definition(one: list[Issue], other: list[Issue]) -> bool:
+def _by_definition(one: History, other: History) -> bool:
     """Whether any two operations are inverted, each pair looked at."""
-    numbered = []
-    for issues in (one, other):
-        counts: Counter[MatchKey] = Counter()
-        keys = {}
-        for issue in issues:
-            counts[issue.match_key] += 1
-            keys[issue.match_key, counts[issue.match_key]] = issue
-        numbered.append(keys)
-    mine, theirs = numbered
-    both = [key for key in mine if key in theirs and {0, 1} <= {*key[0].members}]
+    mine, theirs = ({(i.key, i.number): i for i in each.issues} for each in (one, other))
+    both = [key for key in mine if key in theirs and {0, 1} <= {*key[0].ends}]
     return any(
         mine[y].comes_after(mine[x]) and theirs[x].comes_after(theirs[y])
         for x, y in itertools.permutations(both, 2)
-        if not x[0].kind == y[0].kind == "message"
+        if not (x[0].is_message and y[0].is_message)
     )
 
 
@@ -148,10 +110,78 @@ def _agrees_with_definition(draw: random.Random) -> bool:
             place = draw.randrange(len(mine) - 1)
             mine[place : place + 2] = reversed(mine[place : place + 2])
         mine.insert(draw.randrange(len(mine)), "wait 1")
+        mine.insert(0, "x@1")  # so that there is something to wait for
         text = " ".join(mine)
         flip = {">1": "<0", "<1": ">0"}
         programs.append(text if rank == 0 else " ".join(flip.get(w, w) for w in text.split()))
-    one, other = history(0, programs[0]), history(1, programs[1])
+    one, other = history(0, programs[0], MEMBERS), history(1, programs[1], MEMBERS)
     is_broken = _by_definition(one, other)
     assert bool(list(inversions({0: one, 1: other}))) == is_broken, programs
     return is_broken
+
+
+# ------------------------------------------------------------------ around a collective
+
+ALL, PAIR = (0, 1, 2), (0, 1)
+
+
+def relying(*programs: str) -> list[Blocked]:
+    ranks = histories(programs, {"w": ALL, "a": PAIR})
+    return cycle({rank: one.steps for rank, one in ranks.items()})
+
+
+WAITING = {
+    "in order": ("w w", "w >2 w", "w <1 w"),
+    "a message before": ("w", ">2 w", "<1 w"),
+    "a collective of others": ("a w", "a >2 w", "<1 w"),
+    "a message in flight": ("w", "w >2", "<1+ w <1-"),
+    "a collective in flight": ("w", "w+ >2 w-", "<1 w"),
+    "unequal numbers": ("w w", "w >2", "<1 w"),
+    "a message without its other end": ("w", "w >2", "w"),
+    "another thread may do it": ("w", "w >2", "<1@1 w"),
+    "nothing": ("", "", ""),
+}
+
+
+@pytest.mark.parametrize("programs", WAITING.values(), ids=WAITING)
+def test_collectives_may_wait(programs: tuple[str, ...]) -> None:
+    assert relying(*programs) == []
+
+
+RELYING = {
+    "a message after": (("w", "w >2", "<1 w"), [1, 2]),
+    "the second one": (("w w w", "w w >2 w", "w <1 w w"), [1, 2]),
+    "by way of another": (("<2 w", "w >2", "<1 >0 w"), [1, 0, 2]),
+    "by way of a group of others": (("a w", "w a", "w"), [0, 1]),
+    "a wait that comes too early": (("w", "w+ w- >2", "<1 w"), [1, 2]),
+}
+
+
+@pytest.mark.parametrize(("programs", "ring"), RELYING.values(), ids=RELYING)
+def test_a_collective_that_must_not_wait(programs: tuple[str, ...], ring: list[int]) -> None:
+    ranks = [one.waits.rank for one in relying(*programs)]
+    assert sorted(ranks) == sorted(ring)
+    assert not relying(*programs)[0].waits.key.is_message
+
+
+def test_the_places_of_a_cycle() -> None:
+    first, second = relying("w", "w >2", "<1 w")
+    assert (first.waits.rank, first.waits.site, first.issues.site) == (1, "r1:0", "r2:1")
+    assert (second.waits.rank, second.waits.site, second.issues.site) == (2, "r2:0", "r1:1")
+    assert first.waits.key == MatchKey("w", ALL, None)
+
+
+def test_what_can_happen_one_after_the_other_is_legal() -> None:
+    dice = random.Random(0)
+    for _ in range(300):
+        programs: list[list[str]] = [[], [], []]
+        for _ in range(12):
+            kind = dice.choice(("w", "a", "message"))
+            if kind == "message":
+                sender, receiver = dice.sample(ALL, 2)
+                programs[sender].append(f">{receiver}")
+                programs[receiver].append(f"<{sender}")
+            else:
+                for rank in PAIR if kind == "a" else ALL:
+                    programs[rank].append(kind)
+        assert relying(*map(" ".join, programs)) == []

@@ -1,61 +1,42 @@
-"""Messages whose order is wrong on NCCL, and those that are right."""
+"""Messages that go together on NCCL and those that do not, in the words of ``programs.py``."""
 
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 
-from pytest_ddp.extensions.portable.point_to_point import Message, mismatches
+from pytest_ddp.extensions.portable.point_to_point import mismatches, partial_batches
+from tests.unit.extensions.portable.programs import histories
 
 
-def _rank(text: str) -> list[Message]:
-    """``s1 r2 s1#7=8 (s1 r1)``: sends and receives, their peer, tag and bytes, batches in
-    parentheses."""
-    messages, is_batched = [], False
-    for place, word in enumerate(text.split()):
-        is_batched |= word.startswith("(")
-        ends, _, nbytes = word.strip("()").partition("=")
-        what, _, tag = ends.partition("#")
-        peer = -1 if what[1:] == "*" else int(what[1:])
-        is_send, line = what[0] == "s", f"line {place + 1}"
-        messages.append(
-            Message(
-                *("world", peer, is_send, int(tag or 0), is_batched, 1, line),
-                nbytes=int(nbytes or 0),
-            )
-        )
-        is_batched &= not word.endswith(")")
-    return messages
-
-
-def _found(*ranks: str) -> list[tuple[str, tuple[int, ...], tuple[str, ...]]]:
-    everything = {rank: _rank(text) for rank, text in enumerate(ranks)}
+def _found(*ranks: str) -> list[tuple[str, tuple[str, ...]]]:
     return [
-        (found.row, found.ranks, tuple(message.site for message in found.messages))
-        for found in mismatches(everything)
+        (found.row, tuple(message.site for message in found.messages))
+        for found in mismatches(histories(ranks, {}))
     ]
 
 
 @pytest.mark.parametrize(
     "ranks",
     [
-        ("s1 r1", "r0 s0"),
-        ("s1 s1 r1", "r0 r0 s0"),
-        ("(s1 r1)", "(s0 r0)"),
-        ("(s1) (s1)", "(r0 r0)"),
-        ("s1#1 s1#2", "r0#1 r0#2"),
-        ("s1#1 r1#1 s1#2", "r0#1 s0#1 r0#2"),
-        ("s1 r2", "r0 s2", "r1 s0"),  # a ring that one rank breaks
-        ("(s1 r2)", "(s2 r0)", "(s0 r1)"),
-        ("s1 r1 s1 r1", "r0 s2 r2 s0 r0 s2 r2 s0", "r1 s1 r1 s1"),  # a pipeline
-        ("s1=8 r1=4", "r0=8 s0=4"),
-        ("s1#1=8 s1#2=4", "r0#1=8 r0#2=4"),
-        ("s1=4", "r*=8"),
-        ("s1", "r*"),
-        ("s1", ""),
+        (">1 <1", "<0 >0"),
+        (">1 >1 <1", "<0 <0 >0"),
+        ("(>1 <1)", "(>0 <0)"),
+        ("(>1) (>1)", "(<0 <0)"),
+        (">1#1 >1#2", "<0#1 <0#2"),
+        (">1#1 <1#1 >1#2", "<0#1 >0#1 <0#2"),
+        (">1 <2", "<0 >2", "<1 >0"),  # a ring that one rank breaks
+        ("(>1 <2)", "(>2 <0)", "(>0 <1)"),
+        (">1 <1 >1 <1", "<0 >2 <2 >0 <0 >2 <2 >0", "<1 >1 <1 >1"),  # a pipeline
+        (">1=8 <1=4", "<0=8 >0=4"),
+        (">1#1=8 >1#2=4", "<0#1=8 <0#2=4"),
+        (">1=4", "<*=8"),
+        (">1", "<*"),
+        (">1", ""),
         ("", ""),
-        ("s0", ""),
+        (">0", ""),
     ],
 )
 def test_legal_orders_are_not_accused(ranks: tuple[str, ...]) -> None:
@@ -65,36 +46,33 @@ def test_legal_orders_are_not_accused(ranks: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("ranks", "found"),
     [
-        (("s1 r1", "s0 r0"), ("head to head", (0, 1), ("line 1", "line 1"))),
-        (("r1 s1", "r0 s0"), ("head to head", (0, 1), ("line 1", "line 1"))),
-        (("s1 r1 s1 r1", "r0 s0 s0 r0"), ("head to head", (0, 1), ("line 3", "line 3"))),
-        (("s1#1 s1#2", "r0#2 r0#1"), ("tags", (0, 1), ("line 1", "line 1"))),
-        (("r1#2 r1#1", "s0#1 s0#2"), ("tags", (1, 0), ("line 1", "line 1"))),
-        (("(s1#1 s1#2)", "(r0#2 r0#1)"), ("tags", (0, 1), ("line 1", "line 1"))),
-        (("s1=8 s1=4", "r0=8 r0=8"), ("room", (0, 1), ("line 2", "line 2"))),
-        (("r1=8 s1=4", "s0=0 r0=4"), ("room", (1, 0), ("line 1", "line 1"))),
-        (("(s1=8 r1=8)", "(s0=4 r0=8)"), ("room", (1, 0), ("line 1", "line 2"))),
-        (("s1 r2", "s2 r0", "s0 r1"), ("ring", (0, 1, 2), ("line 1", "line 1", "line 1"))),
+        ((">1 <1", ">0 <0"), ("head to head", ("r0:0", "r1:0"))),
+        (("<1 >1", "<0 >0"), ("head to head", ("r0:0", "r1:0"))),
+        ((">1 <1 >1 <1", "<0 >0 >0 <0"), ("head to head", ("r0:2", "r1:2"))),
+        ((">1#1 >1#2", "<0#2 <0#1"), ("tags", ("r0:0", "r1:0"))),
+        (("<1#2 <1#1", ">0#1 >0#2"), ("tags", ("r1:0", "r0:0"))),
+        (("(>1#1 >1#2)", "(<0#2 <0#1)"), ("tags", ("r0:0", "r1:0"))),
+        ((">1=8 >1=4", "<0=8 <0=8"), ("room", ("r0:1", "r1:1"))),
+        (("<1=8 >1=4", ">0=0 <0=4"), ("room", ("r1:0", "r0:0"))),
+        (("(>1=8 <1=8)", "(>0=4 <0=8)"), ("room", ("r1:0", "r0:1"))),
+        ((">1 <2", ">2 <0", ">0 <1"), ("ring", ("r0:0", "r1:0", "r2:0"))),
     ],
 )
-def test_wrong_orders_are_named(
-    ranks: tuple[str, ...], found: tuple[str, tuple[int, ...], tuple[str, ...]]
-) -> None:
+def test_wrong_orders_are_named(ranks: tuple[str, ...], found: tuple[str, tuple[str, ...]]) -> None:
     assert _found(*ranks) == [found]
 
 
 def test_lines_of_a_loop_are_told_apart() -> None:
-    ranks = [_rank(text) for text in ("s1 r2 s1 r2", "s2 r0 s2 r0", "s0 r1 s0 r1")]
-    same = {
-        rank: [m._replace(site="same") for m in messages] for rank, messages in enumerate(ranks)
-    }
-    assert [found.row for found in mismatches(same)] == ["ring"]
+    ranks = histories((">1 <2 >1 <2", ">2 <0 >2 <0", ">0 <1 >0 <1"), {})
+    for history in ranks.values():
+        history.steps[:] = [
+            step._replace(issue=step.issue._replace(site="same")) for step in history.steps
+        ]
+    assert [found.row for found in mismatches(ranks)] == ["ring"]
 
 
 def test_two_threads_have_no_order() -> None:
-    mine, theirs = _rank("s1 r1"), _rank("s0 r0")
-    mine[1] = mine[1]._replace(thread=2)
-    assert list(mismatches({0: mine, 1: theirs})) == []
+    assert _found(">1 <1@2", ">0 <0") == []
 
 
 def test_what_a_rendezvous_can_run_is_never_accused() -> None:
@@ -107,6 +85,53 @@ def test_what_a_rendezvous_can_run_is_never_accused() -> None:
             source, target = chance.sample(range(size), 2)
             for _ in range(chance.randint(1, 3)):  # a loop repeats a line
                 tag = chance.randint(0, 2)
-                ranks[source].append(f"s{target}#{tag}")
-                ranks[target].append(f"r{source}#{tag}")
+                ranks[source].append(f">{target}#{tag}")
+                ranks[target].append(f"<{source}#{tag}")
         assert _found(*map(" ".join, ranks)) == [], seed
+
+
+# ------------------------------------------------------------------ the first batch of a group
+
+
+def _begun_by_some(*ranks: str) -> list[str]:
+    """``pipe:b world:c``: the first operation of a rank on each group, a batch or a collective."""
+    everyone = range(len(ranks))
+    members = dict.fromkeys(("pipe", "world", "a", "b"), everyone)
+    programs = [re.sub(r"(\w+):b", r"(\1:>1)", text).replace(":c", "") for text in ranks]
+    findings = partial_batches(histories(programs, members))
+    return [one.lines[0][0].rpartition(" on ")[2] for one in findings]
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        ("pipe:b", "pipe:b", "pipe:b"),
+        ("pipe:c", "pipe:c", "pipe:c"),
+        ("pipe:c", "pipe:c", ""),  # a collective that is missing has its own verdict
+        ("", "", ""),
+        ("pipe:b world:c", "pipe:b world:c", "world:c pipe:b"),
+    ],
+)
+def test_groups_that_all_begin_with_one_kind(ranks: tuple[str, ...]) -> None:
+    assert _begun_by_some(*ranks) == []
+
+
+@pytest.mark.parametrize(
+    ("ranks", "groups"),
+    [
+        (("pipe:b", "pipe:b", ""), ["pipe"]),
+        (("pipe:b", "pipe:b", "pipe:c"), ["pipe"]),
+        (("", "pipe:b", ""), ["pipe"]),
+        (("pipe:b world:b", "pipe:b world:c", "pipe:b world:c"), ["world"]),
+        (("", "b:b", "a:b"), ["b", "a"]),
+    ],
+)
+def test_groups_that_some_begin_with_a_batch(ranks: tuple[str, ...], groups: list[str]) -> None:
+    assert _begun_by_some(*ranks) == groups
+
+
+def test_a_group_that_may_have_been_used_before_has_no_first_batch() -> None:
+    ranks = histories(("(>1)", "(<0)", "world"), {"world": (0, 1, 2)})
+    assert len([*partial_batches(ranks)]) == 1
+    used = {rank: one._replace(used=frozenset({"world"})) for rank, one in ranks.items()}
+    assert [*partial_batches(used)] == []

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_ddp.extensions.comms.stack import Origin
 from pytest_ddp.extensions.portable.buffers import Buffers
-from pytest_ddp.extensions.portable.events import Group, IssuedOperation
+from pytest_ddp.extensions.portable.issued import Group, IssuedOperation
 from pytest_ddp.extensions.portable.touches import TouchMode
 from pytest_ddp.extensions.portable.unspecified import Unspecified
 from pytest_ddp.rank.operations.table import BY_OPERATOR
@@ -22,13 +23,14 @@ lists: Any = torch
 class Rank:
     def __init__(self) -> None:
         self.looks: list[str] = []
-        self.unspecified = Unspecified(lambda _, site: self.looks.append(site()))
-        self.mode = TouchMode(Buffers(lambda _: None), self.unspecified)
+        self.unspecified = Unspecified()
+        buffers = Buffers(lambda _: None)
+        self.mode = TouchMode(buffers, self.unspecified, lambda _, site: self.looks.append(site))
 
     def leave(self, *tensors: torch.Tensor) -> None:
         group = Group("world", 1, "world", (0, 1), 0, True, None)
         reduce, thread = BY_OPERATOR["reduce_"], threading.get_ident()
-        operation = IssuedOperation(1, reduce, group, "nccl", thread, None, None, 0, "", 1, None, 0)
+        operation = IssuedOperation(reduce, group, "nccl", thread, Origin(), root=1)
         self.unspecified.leave(tensors, operation)
         self.mode.follow()
 

@@ -1,7 +1,6 @@
-"""An inner suite: programs that NCCL runs as gloo does, of which nothing may be found.
+"""An inner suite: libraries, orders and handles that are right on NCCL.
 
-Outer tests make broken ones of them: `# dropped` ends a line that is left out there, and
-`# swapped` one that changes places, on rank 1, with the line before it.
+``mutants.py`` makes wrong programs of them.
 """
 
 import threading
@@ -62,7 +61,12 @@ def ones():
     ids=str,
 )
 def test_ddp(ddp, given):
-    step(DistributedDataParallel(Net(), **given), 4)
+    model = DistributedDataParallel(Net(), **given)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        step(model, 1)
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 @two
@@ -83,7 +87,7 @@ def test_accumulation(ddp):
 
 
 @two
-@pytest.mark.parametrize("hook", ["fp16", "power", "future", "then"])
+@pytest.mark.parametrize("hook", ["plain", "fp16", "power", "future", "then"])
 def test_comm_hooks(ddp, hook):
     def mine(_state, bucket):
         future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
@@ -92,7 +96,9 @@ def test_comm_hooks(ddp, hook):
         return future.then(lambda done: done.value()[0] / 2)
 
     model = DistributedDataParallel(Net())
-    if hook == "fp16":
+    if hook == "plain":
+        model.register_comm_hook(None, default_hooks.allreduce_hook)
+    elif hook == "fp16":
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)
     elif hook == "power":
         state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2)
@@ -132,7 +138,7 @@ def test_gradients_in_one_flat_buffer(ddp):
     flat = torch.ones(64)
     handles = [dist.all_reduce(part, async_op=True) for part in flat.split(16)]
     for handle in handles:
-        handle.wait()  # dropped
+        handle.wait()
 
 
 # ------------------------------------------------------------------ shards
@@ -175,6 +181,7 @@ def test_tensors_that_are_redistributed(ddp):
     mesh = init_device_mesh("cpu", (2,))
     tensor = distribute_tensor(torch.ones(4, 8), mesh, [Shard(0)])
     tensor.redistribute(mesh, [Shard(1)]).redistribute(mesh, [Replicate()]).to_local().sum()
+    (tensor @ tensor.T).full_tensor()
 
 
 # ------------------------------------------------------------------ pipelines and messages
@@ -227,17 +234,17 @@ def test_a_message_in_flight(ddp):
     if ddp.rank == 0:
         request = dist.isend(ones(), 1)
         dist.all_reduce(ones())
-        request.wait()  # dropped
+        request.wait()
     else:
         dist.recv(ones(), 0)
-        dist.all_reduce(ones())  # swapped
+        dist.all_reduce(ones())
 
 
 @two
 def test_a_message_and_then_a_collective(ddp):
     if ddp.rank == 0:
         request = dist.isend(ones(), 1)
-        request.wait()  # dropped
+        request.wait()
     else:
         dist.recv(ones(), 0)
     dist.all_reduce(ones())
@@ -304,9 +311,9 @@ def test_groups_that_name_gloo_stay_gloo(ddp, gloo):
 def test_groups_in_one_order(ddp, again):
     x, y = ones(), ones()
     first = dist.all_reduce(x, async_op=True)
-    second = dist.all_reduce(y, group=again, async_op=True)  # swapped
-    first.wait()  # dropped
-    second.wait()  # dropped
+    second = dist.all_reduce(y, group=again, async_op=True)
+    first.wait()
+    second.wait()
 
 
 @two
@@ -322,14 +329,14 @@ def test_groups_in_one_order_in_each_step(ddp, again):
         handles = [dist.all_reduce(ones(), async_op=True)]
         handles += [dist.all_reduce(ones(), group=again, async_op=True)]
         for handle in handles:
-            handle.wait()  # dropped
+            handle.wait()
 
 
 @two
 def test_a_broadcast_of_each_rank(ddp, again):
     x, y = ones(), ones()
     first = dist.broadcast(x, 1, async_op=True)
-    second = dist.all_gather([ones(), ones()], y, group=again, async_op=True)  # swapped
+    second = dist.all_gather([ones(), ones()], y, group=again, async_op=True)
     for handle in (first, second):
         handle.wait()
 
@@ -339,8 +346,8 @@ def test_a_group_in_a_group(ddp):
     half = dist.new_group([0, 1])
     if ddp.rank < 2:
         first = dist.all_reduce(ones(), async_op=True)
-        second = dist.all_reduce(ones(), group=half, async_op=True)  # swapped
-        second.wait()  # dropped
+        second = dist.all_reduce(ones(), group=half, async_op=True)
+        second.wait()
     else:
         first = dist.all_reduce(ones(), async_op=True)
     first.wait()
