@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pytest_ddp.rank.operations.operation import Given, new_named
+from pytest_ddp.rank.operations.operation import Given, Operation, new_named
 from pytest_ddp.rank.operations.origins import called_by_user
 from pytest_ddp.rank.operations.stream import Operations
 from pytest_ddp.rank.operations.table import BY_METHOD, Form
@@ -153,20 +153,22 @@ def _waiting(operations: Operations, original: Any) -> Callable[..., Any]:
         try:
             result = original(work, *args, **kwargs)
         except BaseException as error:
-            waiting.pop(thread, None)
-            operation.is_waited = True
-            operations.recorder.waited(operation, error)
-            if operations.subscriptions:
-                operations.announce_end_of_wait(operation, error)
+            _end_wait(operations, operation, thread, error)
             raise
-        waiting.pop(thread, None)
-        operation.is_waited = True
-        operations.recorder.waited(operation, None)
-        if operations.subscriptions:
-            operations.announce_end_of_wait(operation, None)
+        _end_wait(operations, operation, thread, None)
         return result
 
     return wait
+
+
+def _end_wait(
+    operations: Operations, operation: Operation, thread: int, error: BaseException | None
+) -> None:
+    operations.waiting.pop(thread, None)
+    operation.is_waited = True
+    operations.recorder.waited(operation, error)
+    if operations.subscriptions:
+        operations.announce_end_of_wait(operation, error)
 
 
 def _limit(timeout: Any = None) -> float | None:
@@ -203,18 +205,14 @@ def _waiting_for_future(operations: Operations, original: Any) -> Callable[..., 
         operation, thread = origin.operation, threading.get_ident()
         operations.waiting[thread] = operation
         operations.recorder.waits(operation)
-        error: BaseException | None = None
         try:
-            return original(future)
-        except BaseException as raised:
+            result = original(future)
+        except BaseException as error:
             # A callback of the user's may have raised: that says nothing about the operation.
-            error = None if origin.is_derived else raised
+            _end_wait(operations, operation, thread, None if origin.is_derived else error)
             raise
-        finally:
-            operations.waiting.pop(thread, None)
-            operation.is_waited = True
-            operations.recorder.waited(operation, error)
-            operations.announce_end_of_wait(operation, error)
+        _end_wait(operations, operation, thread, None)
+        return result
 
     return wait
 

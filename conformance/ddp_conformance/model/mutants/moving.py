@@ -48,15 +48,8 @@ class _Gathered(torch.autograd.Function):
         return whole.chunk(dist.get_world_size())[dist.get_rank()].contiguous()
 
 
-class _GatheredForAll(torch.autograd.Function):
+class _GatheredForAll(_Gathered):
     """The rows of all ranks, of which all ranks make the same."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor) -> Tensor:
-        """In the order of the ranks."""
-        parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, rows.contiguous())
-        return torch.cat(parts)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
