@@ -170,7 +170,7 @@ def _done(test: int) -> Done:
 
 @dataclasses.dataclass(frozen=True)
 class Spent:
-    """What one more test takes, of which all ranks were told."""
+    """What one more test takes, which is sent to all ranks."""
 
     machines: int
     ranks: int

@@ -20,7 +20,7 @@ def sleeping_fork() -> BaseProcess:
 
 
 def left_of_forks() -> tuple[list[str], list[str]]:
-    """What is left with a fork that was told to end, and with one that was not."""
+    """What is left with a fork that was asked to end, and with one that was not."""
     leftovers.SETTLE = 30.0  # the end comes in a moment, which is long on a busy machine
     before = Surroundings.now()
     sleeping_fork().terminate()

@@ -50,7 +50,7 @@ class FilePoints:
 
     # ------------------------------------------------------------------ events
 
-    def hears(self, event: str, arguments: tuple[Any, ...]) -> None:
+    def on_call(self, event: str, arguments: tuple[Any, ...]) -> None:
         """A call is about to be made."""
         names = [self._paths.name(path, folder) for path, folder in files_of(event, arguments)]
         if any(names):
@@ -144,7 +144,7 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
     points = _current
     if points is not None and points.recording.own() is not None:
         with points.recording.guarded:  # what a hook raises, the user's call raises
-            points.hears(event, arguments)
+            points.on_call(event, arguments)
 
 
 _EVENTS = frozenset(
