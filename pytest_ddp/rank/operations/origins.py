@@ -6,7 +6,7 @@ import contextlib
 import enum
 import sysconfig
 from collections.abc import Iterable, Iterator
-from itertools import accumulate, chain, repeat
+from itertools import accumulate, chain, islice, repeat
 from operator import getitem
 from sys import _current_frames
 from types import CodeType, FrameType, TracebackType
@@ -74,7 +74,8 @@ def stack_of(thread: int | None) -> list[FrameType]:
     """
     item: Any = getitem
     attribute: Any = getattr
-    innermost = map(item, iter(_current_frames, None), [thread])
+    # islice: map would ask for all frames once more, where an audit hook of Python lets others run.
+    innermost = islice(map(item, iter(_current_frames, None), [thread]), 1)
     reading = accumulate(chain(innermost, repeat("f_back")), attribute)
     stack: list[FrameType] = []
     # KeyError: the thread has ended. AttributeError: the outermost frame has no caller.

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+import pytest
 import torch
 
+from pytest_ddp.rank.operations import origins
 from pytest_ddp.rank.operations.origins import callers, stack_of
 from pytest_ddp.rank.status.phase_stack import place_of
 
@@ -67,6 +69,19 @@ def test_stack_is_read_whole_while_its_thread_goes_on() -> None:
         sys.setswitchinterval(before)
         thread.join()
     assert outermost == {"_bootstrap"}
+
+
+def test_frames_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An audit hook of Python lets other threads run there: later, it would cut the stack off."""
+    asked: list[int] = []
+
+    def frames() -> dict[int, Any]:
+        asked.append(1)
+        return sys._current_frames()
+
+    monkeypatch.setattr(origins, "_current_frames", frames)
+    assert len(stack_of(threading.get_ident())) > 1
+    assert asked == [1]
 
 
 def test_stack_is_that_of_the_callers() -> None:
