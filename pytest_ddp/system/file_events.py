@@ -70,7 +70,8 @@ def full_path(path: Any, folder: int | None = None) -> str | None:
             text = f"{base}/{text}"
     except (OSError, TypeError, ValueError):
         return None
-    return os.path.normpath(text) if "." in text or "//" in text else text
+    is_plain = not ("." in text or "//" in text or text.endswith("/"))
+    return text if is_plain else os.path.normpath(text)
 
 
 Look: TypeAlias = Callable[[Any, int | None, str], None]

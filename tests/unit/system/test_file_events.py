@@ -6,7 +6,7 @@ import fcntl
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +20,26 @@ from pytest_ddp.system.file_events import (
     opens_to_write,
 )
 
-_heard: list[tuple[str, tuple[Any, ...]]] = []
-_is_hooked = False
+_seen: list[tuple[str, tuple[Any, ...]]] = []
+_is_hooked = _is_noting = False
 
 
 @pytest.fixture
-def heard() -> list[tuple[str, tuple[Any, ...]]]:
-    """The events of this test; the hook cannot be removed."""
-    global _is_hooked
+def seen() -> Iterator[list[tuple[str, tuple[Any, ...]]]]:
+    """The events of this test. The hook cannot be removed: after the test it notes nothing, as
+    arguments of later events, such as frames, would be kept alive."""
+    global _is_hooked, _is_noting
     if not _is_hooked:
-        sys.addaudithook(lambda event, arguments: _heard.append((event, arguments)))
+        sys.addaudithook(lambda *event: _seen.append(event) if _is_noting else None)
         _is_hooked = True
-    _heard.clear()
-    return _heard
+    _is_noting = True
+    yield _seen
+    _is_noting = False
+    _seen.clear()
 
 
-def found(heard: list[tuple[str, tuple[Any, ...]]], event: str) -> list[list[Given]]:
-    return [files_of(name, arguments) for name, arguments in heard if name == event]
+def found(seen: list[tuple[str, tuple[Any, ...]]], event: str) -> list[list[Given]]:
+    return [files_of(name, arguments) for name, arguments in seen if name == event]
 
 
 CALLS: list[tuple[str, Callable[[Path], object], list[str]]] = [
@@ -60,23 +63,23 @@ CALLS: list[tuple[str, Callable[[Path], object], list[str]]] = [
 
 @pytest.mark.parametrize(("event", "call", "names"), CALLS)
 def test_the_files_of_a_call(
-    heard: list[Any], event: str, call: Callable[[Path], object], names: list[str], tmp_path: Path
+    seen: list[Any], event: str, call: Callable[[Path], object], names: list[str], tmp_path: Path
 ) -> None:
     (tmp_path / "a").write_text("a")
     (tmp_path / "empty").mkdir()
-    heard.clear()
+    seen.clear()
     call(tmp_path)
-    given = found(heard, event)[0]
+    given = found(seen, event)[0]
     assert [full_path(*one) for one in given] == [str(tmp_path / name) for name in names]
 
 
 def test_paths_are_relative_to_the_folder_of_a_descriptor(
-    heard: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seen: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "below").mkdir()
     folder = os.open(tmp_path / "below", os.O_RDONLY)
     try:
-        heard.clear()
+        seen.clear()
         os.mkdir("new", dir_fd=folder)
         os.symlink("new", "link", dir_fd=folder)
         os.rename("link", "moved", src_dir_fd=folder, dst_dir_fd=folder)
@@ -84,7 +87,7 @@ def test_paths_are_relative_to_the_folder_of_a_descriptor(
         names = [
             [full_path(*one) for one in given]
             for event in ("os.mkdir", "os.symlink", "os.rename", "os.remove")
-            for given in found(heard, event)
+            for given in found(seen, event)
         ]
         assert full_path(folder) == str(tmp_path / "below")
     finally:
@@ -92,29 +95,30 @@ def test_paths_are_relative_to_the_folder_of_a_descriptor(
     made, link, moved = (str(tmp_path / "below" / name) for name in ("new", "link", "moved"))
     assert names == [[made], [link], [link, moved], [moved]]
     monkeypatch.chdir(tmp_path)
-    heard.clear()
+    seen.clear()
     os.listdir()
-    (((given, _),),) = found(heard, "os.listdir")
+    (((given, _),),) = found(seen, "os.listdir")
     assert full_path(given) == str(tmp_path)
     assert full_path("./below//../a") == str(tmp_path / "a")
+    assert full_path(f"{tmp_path}/below/") == str(tmp_path / "below")
     assert full_path(object()) is None
 
 
-def test_locks_have_the_descriptor(heard: list[Any], tmp_path: Path) -> None:
+def test_locks_have_the_descriptor(seen: list[Any], tmp_path: Path) -> None:
     with open(tmp_path / "lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        ((given,),) = found(heard, "fcntl.flock")
+        ((given,),) = found(seen, "fcntl.flock")
         assert full_path(*given) == str(tmp_path / "lock")
 
 
-def test_which_events_open_to_write(heard: list[Any], tmp_path: Path) -> None:
+def test_which_events_open_to_write(seen: list[Any], tmp_path: Path) -> None:
     path = tmp_path / "a"
     for mode, writes in (("w", True), ("r", False), ("a", True), ("r+b", True), ("x", True)):
         if mode == "x":
             path.unlink()
-        heard.clear()
+        seen.clear()
         open(path, mode).close()
-        (arguments,) = (arguments for event, arguments in heard if event == "open")
+        (arguments,) = (arguments for event, arguments in seen if event == "open")
         assert opens_to_write(*arguments[1:]) == writes, mode
     assert opens_to_write("w", None)
     assert not opens_to_write("rb", None)
@@ -124,7 +128,7 @@ def test_other_events_have_no_files() -> None:
     assert files_of("socket.bind", (1, 2)) == []
 
 
-def test_looks_are_heard_of_until_it_ends(tmp_path: Path) -> None:
+def test_looks_are_seen_of_until_it_ends(tmp_path: Path) -> None:
     looks: list[tuple[Any, int | None, str]] = []
     original, able = os.stat, set(os.supports_fd)
     end = follow_looks(lambda *look: looks.append(look))
