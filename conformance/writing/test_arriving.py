@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from ddp_conformance.writing.arriving import Arriving, Pending, next_to_act, wai
 from ddp_conformance.writing.mutants.writers import RemovesWhatIsThere, lines
 
 from pytest_ddp import Ddp
+from pytest_ddp.system.frames import current_frames
 
 
 def held(path: str, *acted: str) -> Pending:
@@ -102,7 +102,7 @@ def test_a_wait_for_another_thread_is_no_wait_for_some_time(
     give_up.start()
     seen = False
     while not seen and thread.is_alive():
-        frame = sys._current_frames().get(thread.ident or 0)
+        frame = current_frames().get(thread.ident or 0)
         seen = frame is not None and frame.f_code in waiting and waits_for_another(frame)
         time.sleep(0.001)
     give_up.cancel()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import threading
 import time
 from collections import Counter
@@ -18,6 +17,7 @@ from typing import Any
 from ddp_conformance.framework.case import Case
 from ddp_conformance.framework.ranks import Ranks
 from ddp_conformance.writing.writes import looking_away
+from pytest_ddp.system.frames import current_frames
 
 BETWEEN = -1
 READ = -2
@@ -197,7 +197,7 @@ class Arriving:
             return False
         if os.getpid() != self._process:
             return True
-        return waits_for_another(sys._current_frames()[self._thread])
+        return waits_for_another(current_frames()[self._thread])
 
     # ---------------------------------------------------------------- one after the other
 

@@ -16,10 +16,10 @@ import io
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from sys import _current_frames
 from typing import Any, NamedTuple, NoReturn
 
 from pytest_ddp.system import processes
+from pytest_ddp.system.frames import current_frames
 from pytest_ddp.system.stdlib import gc, os, signal, threading, time, traceback
 
 _PATIENCE = 8.0
@@ -117,7 +117,7 @@ def _stays(thread: threading.Thread) -> bool:
 
 
 def _stack(thread: threading.Thread) -> str:
-    frame = _current_frames().get(thread.ident or 0)
+    frame = current_frames().get(thread.ident or 0)
     return "".join(traceback.format_stack(frame)) if frame is not None else ""
 
 

@@ -22,6 +22,7 @@ from pytest_ddp.rank.groups.default_group import groups
 from pytest_ddp.rank.operations.stream import Operations
 from pytest_ddp.rank.startup.pytest_config import DEBUG
 from pytest_ddp.system import editors
+from pytest_ddp.system.frames import current_frames
 from pytest_ddp.system.stdlib import os, threading
 
 _LONG = timedelta(days=1)
@@ -229,7 +230,7 @@ class RankDebugger:
     def enter_hang(self) -> None:
         """Open a prompt, on a thread beside it, at the place where the main thread is stuck."""
         main = threading.main_thread().ident
-        frame = _own_of_user(sys._current_frames()[main])  # type: ignore[index]
+        frame = _own_of_user(current_frames()[main])  # type: ignore[index]
         with contextlib.suppress(pytest.exit.Exception), self.prompting():
             debugger = _new_pdb("of a hang")
             debugger.reset()

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 import pytest_ddp
+from pytest_ddp.system.frames import NoCollection
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
@@ -79,7 +80,7 @@ def stack_of(thread: int | None) -> list[FrameType]:
     reading = accumulate(chain(innermost, repeat("f_back")), attribute)
     stack: list[FrameType] = []
     # KeyError: the thread has ended. AttributeError: the outermost frame has no caller.
-    with contextlib.suppress(KeyError, AttributeError):
+    with NoCollection(), contextlib.suppress(KeyError, AttributeError):
         stack.extend(reading)
     return stack[:-1]
 

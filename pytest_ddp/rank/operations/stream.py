@@ -19,7 +19,6 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from sys import _current_frames
 from typing import Any, NamedTuple, Protocol
 
 import torch.distributed as dist
@@ -31,6 +30,7 @@ from pytest_ddp.rank.operations.origins import stack_of
 from pytest_ddp.rank.operations.table import Form
 from pytest_ddp.rank.operations.wait import Wait, WaitKind, wait_for, wait_of
 from pytest_ddp.rank.operations.works import FutureOrigin, OperationsByWork
+from pytest_ddp.system.frames import current_frames
 from pytest_ddp.system.stdlib import threading, traceback
 
 
@@ -192,7 +192,7 @@ class Operations:
         Any thread may ask. It takes no lock, and the others go on in the meantime.
         """
         found = {}
-        for thread in _current_frames():
+        for thread in current_frames():
             if (words := self._held.get(thread)) is not None:
                 found[thread] = Wait(WaitKind.HELD, words=words)
             elif (operation := self._waits_in(thread)) is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from multiprocessing import synchronize
-from sys import _current_frames
 from types import FrameType
 from typing import Any
 
@@ -25,6 +24,7 @@ from pytest_ddp.rank.operations.process import operations_of_process
 from pytest_ddp.rank.status import landmarks
 from pytest_ddp.rank.status.phase_stack import PhaseStack
 from pytest_ddp.rank.status.status_reporter import StatusReporter
+from pytest_ddp.system.frames import current_frames
 from pytest_ddp.system.stdlib import os, threading
 
 _NO_GROUP = World("gloo", 1, None, init=False)
@@ -78,7 +78,7 @@ class ServedWatch:
 
 
 def _place() -> ProcessPlace:
-    released = _is_released(_current_frames().get(threading.main_thread().ident or 0))
+    released = _is_released(current_frames().get(threading.main_thread().ident or 0))
     if not dist.is_initialized():
         return ProcessPlace(-1, 0, released)
     return ProcessPlace(dist.get_rank(), dist.get_world_size(), released)
