@@ -20,7 +20,9 @@ QUICK := tests/unit tests/test_architecture.py $(JUDGES) tests/acceptance/verdic
 # launched process this project's modules (0.25 s).
 unexport PYTHONDONTWRITEBYTECODE
 # JUNIT=FILE: write the results to this file, for the page of a CI job.
-PYTEST = timeout -k 10 $(LIMIT) $(BIN)/python -m pytest $(JUNIT:%=--junitxml=%)
+# STUCK: a test that takes longer fails with the stacks of all threads, and the others go on.
+STUCK = -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
+PYTEST = timeout -k 10 $(LIMIT) $(BIN)/python -m pytest $(STUCK) $(JUNIT:%=--junitxml=%)
 
 conformance: LIMIT = 1500
 conformance: WORKERS = 3
@@ -44,12 +46,12 @@ chance: WORKERS = 3
 chance: $(READY)
 	$(BIN)/python -m conformance.chance --seeds $(SEEDS) $(PARTS) $(SELECTED) $(SHARED) </dev/null
 
-# --keep-going: the conformance suite runs even if the tests fail.
+# --keep-going: the tests run even if the conformance suite fails.
 test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(MAKE) --keep-going tests conformance
+	$(MAKE) --keep-going conformance tests
 
 # Also all world sizes, the death of each rank, machines and engines, other people's libraries, CI
 # files.

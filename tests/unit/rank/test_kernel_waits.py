@@ -147,7 +147,7 @@ def test_the_wait_of_a_forked_process_is_its_own() -> None:
         os._exit(0)
 
     ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(target=look, args=(theirs,))
+    process = multiprocessing.get_context("fork").Process(target=look, args=(theirs,), daemon=True)
     process.start()
     assert ours.poll(_LIMIT)
     assert ours.recv() is WaitKind.SLEEP
