@@ -16,9 +16,9 @@ class NoCollection:
     """Keeps the garbage collector off in a block that reads the frames of other threads.
 
     ``sys._current_frames`` holds the interpreter's list of threads while it makes objects. In
-    Python 3.11 these can set off the collector, and a finalizer or a callback of ``gc.callbacks``
-    lets other threads run. One of them that begins or ends then waits for the list, with the GIL,
-    and the process stands still for ever. See https://github.com/python/cpython/issues/106883.
+    Python 3.11 these can set off the collector. A ``threading.local`` that it frees then waits for
+    the list, and so does a thread that begins or ends while a finalizer lets others run: the
+    process stands still for ever. See https://github.com/python/cpython/issues/106883.
     """
 
     __slots__ = ("_was_on",)
