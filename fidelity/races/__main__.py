@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fidelity.races.exploring import Exploration
 from fidelity.races.records import Program, programs
-from fidelity.races.table import Effort, Row, accused, explorations, page, row
+from fidelity.races.table import Effort, Row, accused, explorations, line, page, row
 from fidelity.races.truth import truth
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "races.md"
@@ -61,6 +61,7 @@ def _compared(chosen: Sequence[Program], effort: Effort, *, write_it: bool) -> i
     rows: list[Row] = []
     for race in (program for program in chosen if program.is_race):
         rows.append(row(race, effort))
+        print(line(rows[-1]), file=sys.stderr, flush=True)
         if not rows[-1].is_right:
             mistakes += 1
             _tell(race.name, rows[-1].explored)

@@ -118,7 +118,7 @@ def page(races: Sequence[Row], legal: Sequence[Exploration]) -> str:
             f"| race | ranks | points | found by exploring, runs of {RUNS} | seconds "
             f"| replayed | {' | '.join(WAYS)} |",
             "|---|--:|--:|---|--:|--:|" + "---|" * len(WAYS),
-            *map(_race, races),
+            *map(line, races),
             "",
             *_sums(races),
             "",
@@ -142,7 +142,8 @@ def _words(name: str) -> str:
     return name.removeprefix("test_").replace("_", " ")
 
 
-def _race(one: Row) -> str:
+def line(one: Row) -> str:
+    """A race's line of the table."""
     name = _words(one.program.name)
     if one.program.source.startswith("https://"):
         name = f"[{name}]({one.program.source.partition(',')[0]})"
