@@ -1,12 +1,17 @@
-"""What all test modules share: pytest's own fixture for tests of plugins, and a place for runs."""
+"""What all test modules share: pytest's fixture for tests of plugins, a place for runs, patience."""
 
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.environment import TEMPORARY_ROOT
 
 pytest_plugins = ["pytester"]
+
+# A busy machine is no failure.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session", autouse=True)

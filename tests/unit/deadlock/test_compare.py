@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ddp.deadlock.collectives import difference, needs_calls, root_cause, suspicions
@@ -229,7 +229,6 @@ def test_legal_asymmetry(one: CallRecord, two: CallRecord) -> None:
     assert differ((two,), (one,)) == ""
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(

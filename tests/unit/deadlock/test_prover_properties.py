@@ -69,7 +69,7 @@ def any_stand(draw: st.DrawFn, rank: int) -> ProbedRank:
     return ProbedRank(now, before, ended=draw(st.integers(0, 4)) == 0)
 
 
-fast = settings(deadline=None, max_examples=60)
+fast = settings(max_examples=60)
 any_stands = st.fixed_dictionaries({rank: any_stand(rank) for rank in ranks})
 
 

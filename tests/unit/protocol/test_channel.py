@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ddp.protocol.host_messages import Collected, ImportedModules, KillRank, StartRank
@@ -33,7 +33,6 @@ def test_byte_by_byte(ends: Ends) -> None:
     assert heard == list(THREE)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 100), max_size=8))
 def test_pieces_of_any_size(cuts: list[int]) -> None:
     raw = wire(*THREE)

@@ -93,7 +93,7 @@ def test_round_trip_of_every_message(kind: type) -> None:
 def round_trip(kind: type) -> None:
     """Send messages of a kind, and see that they come as they were."""
 
-    @settings(deadline=None, max_examples=50)
+    @settings(max_examples=50)
     @given(records(kind))
     def check(message: Any) -> None:
         with both() as ends, Path(os.devnull).open() as file:

@@ -226,7 +226,7 @@ def test_ranks_that_differ_are_named_in_the_order_of_ranks(world: Make) -> None:
 # ------------------------------------------------------------------ what always holds
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     st.permutations(range(4)),
     st.lists(st.sampled_from(["barrier", "gather", "left"]), min_size=4, max_size=4),

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ddp.settings.layout import OneMachine
@@ -27,8 +27,6 @@ OPTIONS = Options(
     output=Output.FAILED,
 )
 NODEID = "tests/test_a.py::test_a"
-
-unhurried = settings(deadline=None)  # a busy machine is no failure
 
 
 def item(nodeid: str = NODEID, *fixtures: str, **params: Any) -> pytest.Item:
@@ -290,7 +288,6 @@ seeds = st.integers(0, 2**32 - 1)
 sizes = st.integers(1, 64)
 
 
-@unhurried
 @given(nodeids, seeds, sizes)
 def test_seeds_differ_between_ranks_and_fit_numpy(nodeid: str, seed: int, size: int) -> None:
     got = plan(mark(size), nodeid=nodeid, seed=seed).seeds
@@ -298,21 +295,18 @@ def test_seeds_differ_between_ranks_and_fit_numpy(nodeid: str, seed: int, size: 
     assert all(0 <= value < 2**32 for value in got)
 
 
-@unhurried
 @given(nodeids, seeds, sizes)
 def test_seeds_are_reproducible_and_a_rank_keeps_its_own(nodeid: str, seed: int, size: int) -> None:
     got = plan(mark(size), nodeid=nodeid, seed=seed).seeds
     assert got == plan(mark(64), nodeid=nodeid, seed=seed).seeds[:size]
 
 
-@unhurried
 @given(nodeids, seeds, sizes)
 def test_same_seed_on_all_ranks(nodeid: str, seed: int, size: int) -> None:
     got = plan(mark(size, seed="same"), nodeid=nodeid, seed=seed).seeds
     assert got == plan(mark(size), nodeid=nodeid, seed=seed).seeds[:1] * size
 
 
-@unhurried
 @given(seeds, seeds)
 def test_a_seed_in_the_mark_replaces_that_of_the_session(marked: int, session: int) -> None:
     got = plan(mark(2, seed=marked), seed=session)

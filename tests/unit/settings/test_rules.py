@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ddp.settings.rules import (
@@ -40,8 +40,6 @@ class Fruit(enum.StrEnum):
 
 
 check_fruit = check_member(Fruit)
-
-unhurried = settings(deadline=None)  # a busy machine is no failure
 
 
 @pytest.mark.parametrize(
@@ -171,7 +169,6 @@ def test_refused(check: Callable[[object], object], value: object, said: str) ->
     assert all(line.startswith("  ") and len(line) < 80 for line in lines[1:])
 
 
-@unhurried
 @given(st.integers())
 def test_a_world_size_is_allowed_exactly_from_1_to_4096(value: int) -> None:
     try:
@@ -182,7 +179,6 @@ def test_a_world_size_is_allowed_exactly_from_1_to_4096(value: int) -> None:
         assert 1 <= value <= 4096
 
 
-@unhurried
 @given(st.lists(st.integers(1, 64), min_size=1))
 def test_a_list_is_allowed_exactly_without_repetition(sizes: list[int]) -> None:
     if len(set(sizes)) == len(sizes):
@@ -192,7 +188,6 @@ def test_a_list_is_allowed_exactly_without_repetition(sizes: list[int]) -> None:
             check_sizes(sizes)
 
 
-@unhurried
 @given(st.text(alphabet="ab -", max_size=400))
 def test_an_option_error_fits_the_terminal_behind_its_prefix(text: str) -> None:
     lines = ("ERROR: " + str(option_error(text))).splitlines()

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pytest_ddp.extensions.machines.rank_layout import (
@@ -104,7 +104,6 @@ def test_ranks_go_where_there_is_room(
     assert place_by_room(world_size, asked, room, most) == expected
 
 
-@settings(deadline=None)
 @given(
     world_size=st.integers(1, 40),
     room=st.lists(st.integers(0, 12), min_size=1, max_size=5),
