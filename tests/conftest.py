@@ -1,4 +1,4 @@
-"""What all test modules share: pytest's fixture for tests of plugins, a place for runs, patience."""
+"""What all test modules share: the fixture for tests of plugins, a place for runs, and patience."""
 
 from collections.abc import Iterator
 
