@@ -16,9 +16,10 @@ import pytest
 
 from pytest_ddp.extensions.explore import EXTENSION, replays, words
 from pytest_ddp.extensions.explore.options import RUNS
+from pytest_ddp.extensions.explore.ranks.accesses import Access, Thing, ThingKind
 from pytest_ddp.extensions.explore.ranks.board import Board, Turn, size
 from pytest_ddp.extensions.explore.replays import Ends, KeptFailure
-from pytest_ddp.extensions.explore.run_events import BEGIN, Access, Event, RankThread, Threads
+from pytest_ddp.extensions.explore.run_events import BEGIN, Event, RankThread, Threads
 from pytest_ddp.extensions.explore.schedule import Hold, Schedule, parse_schedule, schedule_text
 from pytest_ddp.extensions.explore.tally import Tally, tally_of
 from pytest_ddp.extensions.explore.trials import Exploration
@@ -293,7 +294,10 @@ def _each_thread(result: RunResult) -> Iterator[tuple[Event, ...]]:
 
 def _event(thread: RankThread, row: Sequence[Any]) -> Event:
     at, point, number, site, accesses, gives, takes = row
-    uses = tuple(Access(*access) for access in accesses)
+    uses = tuple(
+        Access(Thing(ThingKind(kind), name), changes, verb)
+        for (kind, name), changes, verb in accesses
+    )
     return Event(thread, at, point, number, site, uses, tuple(gives), tuple(takes))
 
 

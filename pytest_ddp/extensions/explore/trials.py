@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 from pytest_ddp.extensions.explore.conflicts import Conflict, Kind, conflicts
+from pytest_ddp.extensions.explore.ranks.accesses import Thing
 from pytest_ddp.extensions.explore.run_events import BEGIN, Event, RankThread, Threads
 from pytest_ddp.extensions.explore.schedule import Hold, Schedule
 
@@ -149,7 +150,7 @@ class Exploration:
         A hold before both has turned both around. Between them, as for two ranks that look for a
         file and then make it, is a third order.
         """
-        first: dict[tuple[RankThread, RankThread, str], Conflict] = {}
+        first: dict[tuple[RankThread, RankThread, Thing], Conflict] = {}
         kinds: set[Kind] = set()
         plain = self._plain_holds()
         for pair, conflict in self._conflicts.items():

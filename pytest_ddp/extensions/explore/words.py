@@ -6,8 +6,9 @@ import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from pytest_ddp.extensions.explore.conflicts import FROM_ANY, Conflict
-from pytest_ddp.extensions.explore.run_events import BEGIN, Access, Event, RankThread
+from pytest_ddp.extensions.explore.conflicts import Conflict
+from pytest_ddp.extensions.explore.ranks.accesses import FROM_ANY, Access, ThingKind
+from pytest_ddp.extensions.explore.run_events import BEGIN, Event, RankThread
 from pytest_ddp.extensions.explore.schedule import Hold, Schedule, schedule_text
 
 _WIDTH = 100
@@ -104,7 +105,7 @@ def held_phase(hold: Hold) -> str:
 def conflict_text(conflict: Conflict) -> str:
     """What two threads do with one thing."""
     use, other_use = conflict.use, conflict.other_use
-    again = _thing(other_use) if other_use.thing.startswith("mailbox ") else "it"
+    again = _thing(other_use) if other_use.thing.kind is ThingKind.MAILBOX else "it"
     return (
         f"{_does(conflict.first, use, _thing(use))}; "
         f"{_does(conflict.second, other_use, again)}; nothing orders the two"
@@ -189,20 +190,18 @@ def _thread(thread: RankThread) -> str:
 def _does(event: Event, use: Access, thing: str) -> str:
     site = f" at {event.site}" if event.site else ""
     # A folder is changed by what makes or removes something in it.
-    entry = "an entry of " if use.changes and use.thing.startswith("folder ") else ""
+    entry = "an entry of " if use.changes and use.thing.kind is ThingKind.FOLDER else ""
     return f"{_thread(event.thread)} {use.verb} {entry}{thing}{site}"
 
 
 def _thing(use: Access) -> str:
-    kind, _, name = use.thing.partition(" ")
+    kind, name = use.thing
     match kind:
-        case "mailbox" if use.verb == FROM_ANY:
-            return "rank"
-        case "mailbox":
-            return name.removeprefix("of ")
-        case "folder" if name == ".":
+        case ThingKind.MAILBOX:
+            return "rank" if use.verb == FROM_ANY else name
+        case ThingKind.FOLDER if name == ".":
             return "the folder ."
-        case "file" | "entry" | "folder":
+        case ThingKind.FILE | ThingKind.ENTRY | ThingKind.FOLDER:
             return _shortened(name)
         case _:
             return f"{kind} {_shortened(name)}"

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from pytest_ddp.extensions.explore import words
-from pytest_ddp.extensions.explore.conflicts import FROM_ANY, Conflict
-from pytest_ddp.extensions.explore.run_events import Access, RankThread
+from pytest_ddp.extensions.explore.conflicts import Conflict
+from pytest_ddp.extensions.explore.ranks.accesses import FROM_ANY, Access
+from pytest_ddp.extensions.explore.run_events import RankThread
 from pytest_ddp.extensions.explore.schedule import Hold, Schedule, parse_schedule
 from tests.unit.extensions.explore.programs import changes, event, reads
 
@@ -97,13 +98,13 @@ def test_long_names_keep_their_ends_and_lines_their_width() -> None:
     ("one", "other", "text"),
     [
         (
-            Access("folder d", changes=False, verb="lists"),
+            reads("d", "folder", "lists"),
             changes("d", "folder", "makes"),
             "rank 1 lists d at a.py:1; thread 2 of rank 0 makes an entry of it at a.py:2",
         ),
         (
             changes(".", "folder", "removes"),
-            Access("folder .", changes=False, verb="lists"),
+            reads(".", "folder", "lists"),
             "rank 1 removes an entry of the folder . at a.py:1; thread 2 of rank 0 lists it at "
             "a.py:2",
         ),
@@ -118,19 +119,19 @@ def test_long_names_keep_their_ends_and_lines_their_width() -> None:
             "rank 1 takes lock l at a.py:1; thread 2 of rank 0 takes it at a.py:2",
         ),
         (
-            changes("of rank 3, tag 5", "mailbox", "sends to"),
-            changes("of rank 3, tag 5", "mailbox", "sends to"),
+            changes("rank 3, tag 5", "mailbox", "sends to"),
+            changes("rank 3, tag 5", "mailbox", "sends to"),
             "rank 1 sends to rank 3, tag 5 at a.py:1; thread 2 of rank 0 sends to rank 3, tag 5 at "
             "a.py:2",
         ),
         (
-            changes("of rank 0", "mailbox", FROM_ANY),
-            changes("of rank 0", "mailbox", FROM_ANY),
+            changes("rank 0", "mailbox", FROM_ANY),
+            changes("rank 0", "mailbox", FROM_ANY),
             "rank 1 receives from any rank at a.py:1; thread 2 of rank 0 receives from any rank at "
             "a.py:2",
         ),
         (
-            Access("entry ckpt", changes=False, verb="uses"),
+            reads("ckpt", "entry", "uses"),
             changes("ckpt", "entry", "removes"),
             "rank 1 uses ckpt at a.py:1; thread 2 of rank 0 removes it at a.py:2",
         ),
