@@ -125,15 +125,21 @@ def explored(kinds: int, open_kinds: int, runs: int) -> str:
     return f"explored: {found}{tried if kinds else ''}, {_counted(runs, 'run')}"
 
 
-def undecided(schedule: Schedule, message: str) -> str:
-    """Why a failure is no finding: a bound ended a hold, and then a limit of the user's expired.
+def undecided(test: str, schedule: Schedule, message: str, *, is_timeout: bool) -> str:
+    """Which failure is no finding, and why: a limit may have expired as a hold was so long.
 
     Args:
+        test: its node id.
         schedule: of the run.
         message: the first line of the failure.
+        is_timeout: whether the limit is the test's timeout, and no bound ended the hold.
     """
-    text = f"undecided: a bound ended a hold of {schedule_text(schedule)!r}, and then: {message}"
-    return "\n".join(_wrapped(text, indent=""))
+    if is_timeout:
+        why = "holds took much of its time, so that may be no race"
+    else:
+        why = "a bound ended a hold before, so a limit of the test may have expired"
+    lines = [f"undecided: {test}", *_wrapped(message), *_wrapped(f"({why})")]
+    return "\n".join([*lines, f"  {replay_line(schedule)}"])
 
 
 def not_explored(reasons: Sequence[str]) -> str:
@@ -152,11 +158,13 @@ def session(tests: int, holds: int, ended: int) -> str:
     """How many tests were explored, and how many holds did not end because all others waited.
 
     Args:
-        tests: that were explored.
+        tests: that were explored; 0 if a schedule was given.
         holds: of all their runs.
         ended: by a bound.
     """
-    text = f"{_counted(tests, 'test')} explored with {_counted(holds, 'hold')}"
+    text = _counted(holds, "hold")
+    if tests:
+        text = f"{_counted(tests, 'test')} explored with {text}"
     if not ended:
         return text
     return f"{text}, {ended} of them ended by a bound, not because all others waited"

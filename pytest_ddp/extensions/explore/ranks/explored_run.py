@@ -47,7 +47,7 @@ class ExploredRun:
             watch = RestWatch(board, recording, operations)
             holds = [hold for hold in map(_hold_of, sent["holds"]) if hold[0] == ddp.rank]
             own = [hold for _, hold in holds]
-            holder = Holder(own, board, watch, operations, sent["timeout"])
+            holder = Holder(own, board, watch, operations, ddp.phase, sent["timeout"])
             recording.on_point = holder.on_point
             watch.start()
             self._undo.callback(watch.stop)

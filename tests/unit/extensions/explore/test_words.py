@@ -185,15 +185,32 @@ def test_a_test_that_fails_now_and_then() -> None:
     assert words.flaky_heading(2, 5) == "fails in 2 of 5 runs without a hold"
 
 
-def test_the_lines_of_the_summary() -> None:
+@pytest.mark.parametrize(
+    ("is_timeout", "why"),
+    [
+        (False, "a bound ended a hold before, so a limit of the test may have expired"),
+        (True, "holds took much of its time, so that may be no race"),
+    ],
+)
+def test_a_failure_that_is_undecided(is_timeout: bool, why: str) -> None:
     schedule: Schedule = (BEST,)
-    assert words.undecided(schedule, "Empty") == (
-        "undecided: a bound ended a hold of '1@open:best.ckpt#1', and then: Empty"
-    )
+    made = words.undecided("test_a.py::test_queue", schedule, "Empty", is_timeout=is_timeout)
+    assert made == textwrap.dedent(f"""\
+        undecided: test_a.py::test_queue
+          Empty
+          ({why})
+          Replay: --ddp-schedule='1@open:best.ckpt#1'""")
+
+
+def test_the_lines_of_the_summary() -> None:
     reasons = ["it has one rank", "it fails", "it has one rank"]
     assert words.not_explored(reasons) == "3 tests not explored: it has one rank (2), it fails (1)"
     assert words.not_explored(reasons[:1]) == "1 test not explored: it has one rank"
     assert words.session(1, 40, 0) == "1 test explored with 40 holds"
+    assert (
+        words.session(0, 1, 1)
+        == "1 hold, 1 of them ended by a bound, not because all others waited"
+    )
     assert words.session(2, 40, 1) == (
         "2 tests explored with 40 holds, 1 of them ended by a bound, not because all others waited"
     )
