@@ -35,9 +35,6 @@ _SOURCES: dict[str, dict[str, str]] = {
     "extensions/doctor/trial.py": {
         "what pytest prints": "_failure",
     },
-    "extensions/explore/conflicts.py": {
-        "a thing's kind and name, which are one text in records": "_accesses _kind_of",
-    },
     "extensions/explore/ranks/paths.py": {
         "paths of files": "_OWN _RANDOM",
     },
@@ -46,7 +43,6 @@ _SOURCES: dict[str, dict[str, str]] = {
     },
     "extensions/explore/words.py": {
         "a text that it breaks into lines": "_clauses",
-        "a thing's kind and name, which are one text in records": "_does _thing conflict_text",
     },
     "extensions/machines/engines/scaler.py": {
         "what Ray's autoscaler prints": "coming",

@@ -109,7 +109,8 @@ def test_a_find_is_read_from_the_text() -> None:
 def test_numbers_of_a_session_are_found_in_its_summary() -> None:
     tally = Tally()
     tally.explored, tally.holds, tally.expired = 2, 40, 3
-    tally.undecided = [words.undecided(parse_schedule("1@open:best.ckpt#1"), "Empty")] * 2
+    schedule = parse_schedule("1@open:best.ckpt#1")
+    tally.undecided = [words.undecided("t.py::test", schedule, "Empty", is_timeout=False)] * 2
     summary = "\n".join(tally.lines())
     assert (HOLDS.findall(summary), BOUNDED.findall(summary)) == (["40"], ["3"])
     assert len(UNDECIDED.findall(summary)) == 2

@@ -6,8 +6,9 @@ is pure: ``run_events.py`` is the record of a run, ``order.py`` what is ordered 
 ``conflicts.py`` what is not, ``trials.py`` which schedule comes next, ``schedule.py`` how it is
 written, ``words.py`` what users read.
 
-In each rank ``ranks/explored_run.py`` begins and ends a run. ``recording.py`` has its events;
-``file_points.py``, ``store_points.py``, ``thread_points.py`` and ``operation_points.py`` make them.
+In each rank ``ranks/explored_run.py`` begins and ends a run. ``recording.py`` has its events and
+``accesses.py`` what they use; ``file_points.py``, ``store_points.py``, ``thread_points.py`` and
+``operation_points.py`` make them.
 ``holding.py`` holds a thread until ``resting.py`` of all ranks shows on the ``board.py``, which is
 shared memory, that the others wait.
 """

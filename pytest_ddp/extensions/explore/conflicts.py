@@ -1,21 +1,20 @@
 """Which points of a run conflict: they use one thing, one of them changes it, nothing orders them.
 
-Pure. A thing is a kind and a name. These kinds have rules of their own:
+Pure. These kinds of things have rules of their own:
 
-- ``file PATH``: what a file contains. Opening it reads or changes that.
-- ``entry PATH``: that the name exists, and what it stands for. To make, replace, link, rename or
-  remove something changes its entry; to open, stat or test it reads the entry. Whoever uses an
-  entry also reads those of the folders above it, which records need not say.
-- ``folder PATH``: which entries a folder has, ``.`` for the topmost. Making and removing entries
-  changes it, listing it reads it (as does removing it, which succeeds if it has none). Two changes
-  are no conflict, since they are of two entries, or a conflict of one entry.
-- ``mailbox NAME``: messages to a rank. Which of two comes first matters only to a receive from any
-  source (:data:`FROM_ANY`); without one, nothing in it conflicts. With one, two sends conflict and
-  two receives do, but not a send and a receive, since messages wait for receives.
+- A file is what it contains. Opening it reads or changes that.
+- An entry is that a path exists, and what it stands for. To make, replace, link, rename or remove
+  something changes its entry; to open, stat or test it reads the entry. Whoever uses an entry also
+  reads those of the folders above it, which records need not say.
+- A folder is which entries it has; the topmost is ``.``. Making and removing entries changes it,
+  listing it reads it (as does removing it, which succeeds if it has none). Two changes are no
+  conflict, since they are of two entries, or a conflict of one entry.
+- A mailbox is the messages to a rank. Which of two comes first matters only to a receive from any
+  source (``FROM_ANY``); without one, nothing in it conflicts. With one, two sends conflict and two
+  receives do, but not a send and a receive, since messages wait for receives.
 
-Any other kind, such as ``key``, ``lock`` or the user's own, is a thing without a rule. What waits
-for a thing, as ``store.get`` does for a key, takes the token of that name in its next event, and
-uses the thing then.
+A key, a lock and a point of the user's own have none. What waits for a thing, as ``store.get`` does
+for a key, takes its token in its next event, and uses it then.
 """
 
 from __future__ import annotations
@@ -27,10 +26,8 @@ from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from pytest_ddp.extensions.explore.order import Order, Spot
-from pytest_ddp.extensions.explore.run_events import Access, Event, Events
-
-FROM_ANY = "receives from any"
-"""The verb of a receive that takes what comes first."""
+from pytest_ddp.extensions.explore.ranks.accesses import FROM_ANY, Access, Thing, ThingKind
+from pytest_ddp.extensions.explore.run_events import Event, Events
 
 THROUGH = "uses"
 """The verb of reading the entry of a folder on the way to something below it."""
@@ -115,7 +112,7 @@ whether it receives from any."""
 
 def _things(threads: Sequence[Events], order: Order) -> Iterator[dict[_Line, list[_Use]]]:
     """The uses of each thing that can conflict, by lines."""
-    things: defaultdict[str, defaultdict[_Line, list[_Use]]] = defaultdict(
+    things: defaultdict[Thing, defaultdict[_Line, list[_Use]]] = defaultdict(
         lambda: defaultdict(list)
     )
     for thread, events in enumerate(threads):
@@ -133,15 +130,15 @@ def _things(threads: Sequence[Events], order: Order) -> Iterator[dict[_Line, lis
                     use = _Use(event, access, place, spot, (event.at, spot))
                     things[access.thing][line].append(use)
     for thing, lines in things.items():
-        if _kind_of(thing) != "mailbox" or any(from_any for *_, from_any in lines):
+        if thing.kind is not ThingKind.MAILBOX or any(from_any for *_, from_any in lines):
             yield lines
 
 
 def _waits_for(events: Events, number: int, access: Access) -> bool:
-    """Whether an event's use of a thing ends with the next event, which takes the token of that
-    name: ``store.get`` of a key reads it when it was set."""
+    """Whether an event's use of a thing ends with the next event, which takes the thing's token:
+    ``store.get`` of a key reads it when it was set."""
     return not access.changes and any(
-        access.thing in after.takes for after in events[number + 1 : number + 2]
+        access.thing.token in after.takes for after in events[number + 1 : number + 2]
     )
 
 
@@ -150,12 +147,12 @@ def _accesses(event: Event) -> Iterator[Access]:
     yield from event.accesses
     said = {access.thing for access in event.accesses}
     for access in event.accesses:
-        kind, _, path = access.thing.partition(" ")
-        if kind == "entry":
-            while path := path.rpartition("/")[0]:
-                if f"entry {path}" not in said:
-                    said.add(f"entry {path}")
-                    yield Access(f"entry {path}", changes=False, verb=THROUGH)
+        kind, path = access.thing
+        while kind is ThingKind.ENTRY and (path := path.rpartition("/")[0]):
+            above = Thing(ThingKind.ENTRY, path)
+            if above not in said:
+                said.add(above)
+                yield Access(above, changes=False, verb=THROUGH)
 
 
 def _next_in_conflict(use: _Use, lines: dict[_Line, list[_Use]], order: Order) -> Iterator[_Use]:
@@ -174,17 +171,13 @@ def _next_in_conflict(use: _Use, lines: dict[_Line, list[_Use]], order: Order) -
 
 def _conflict(one: Access, other: Access) -> bool:
     """Whether two uses of a thing conflict if nothing orders them."""
-    match _kind_of(one.thing):
-        case "folder":
+    match one.thing.kind:
+        case ThingKind.FOLDER:
             return one.changes != other.changes
-        case "mailbox":
+        case ThingKind.MAILBOX:
             return (one.verb == FROM_ANY) == (other.verb == FROM_ANY)
         case _:
             return one.changes or other.changes
-
-
-def _kind_of(thing: str) -> str:
-    return thing.partition(" ")[0]
 
 
 def _held(events: Events, first: Spot, second: Spot, order: Order) -> Event | None:

@@ -16,9 +16,10 @@ import pytest
 
 from pytest_ddp.extensions.explore import EXTENSION, replays, words
 from pytest_ddp.extensions.explore.options import RUNS
+from pytest_ddp.extensions.explore.ranks.accesses import Access, Thing, ThingKind
 from pytest_ddp.extensions.explore.ranks.board import Board, Turn, size
 from pytest_ddp.extensions.explore.replays import Ends, KeptFailure
-from pytest_ddp.extensions.explore.run_events import BEGIN, Access, Event, RankThread, Threads
+from pytest_ddp.extensions.explore.run_events import BEGIN, Event, RankThread, Threads
 from pytest_ddp.extensions.explore.schedule import Hold, Schedule, parse_schedule, schedule_text
 from pytest_ddp.extensions.explore.tally import Tally, tally_of
 from pytest_ddp.extensions.explore.trials import Exploration
@@ -173,8 +174,11 @@ class TestRuns:
                 self._plain.append(False)
                 heading = words.flaky_heading(self._plain.count(False), len(self._plain))
                 return ItemVerdict(result, heading=heading)
-            if self._is_undecided(schedule, result):
-                self._tally.undecided.append(words.undecided(schedule, _first_line(result)))
+            is_timeout = self._is_late_timeout(schedule, result)
+            if is_timeout or self._has_expired(schedule):
+                test, message = self._item.nodeid, _first_line(result)
+                text = words.undecided(test, schedule, message, is_timeout=is_timeout)
+                self._tally.undecided.append(text)
                 continue
             return self._found(schedule, result, most)
         self._tally.explored += 1
@@ -258,13 +262,14 @@ class TestRuns:
         assert self._board is not None
         return self._board.turn(place)
 
-    def _is_undecided(self, schedule: Schedule, result: RunResult) -> bool:
-        """Whether a limit may have expired because a hold was long, and not by a race."""
+    def _has_expired(self, schedule: Schedule) -> bool:
+        return any(self._turn(place) is Turn.EXPIRED for place in range(len(schedule)))
+
+    def _is_late_timeout(self, schedule: Schedule, result: RunResult) -> bool:
+        """Whether the test ran out of time, and may have because a hold was long, and not by a
+        race."""
         assert self._board is not None
-        places = range(len(schedule))
-        if any(self._turn(place) is Turn.EXPIRED for place in places):
-            return True
-        held = sum(self._board.seconds(place) for place in places)
+        held = sum(self._board.seconds(place) for place in range(len(schedule)))
         is_late = held + self._seconds > _NEAR * self._launch.timeout
         return is_late and codes.TIMEOUT in result.codes
 
@@ -293,7 +298,10 @@ def _each_thread(result: RunResult) -> Iterator[tuple[Event, ...]]:
 
 def _event(thread: RankThread, row: Sequence[Any]) -> Event:
     at, point, number, site, accesses, gives, takes = row
-    uses = tuple(Access(*access) for access in accesses)
+    uses = tuple(
+        Access(Thing(ThingKind(kind), name), changes, verb)
+        for (kind, name), changes, verb in accesses
+    )
     return Event(thread, at, point, number, site, uses, tuple(gives), tuple(takes))
 
 

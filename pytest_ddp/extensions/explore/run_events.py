@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
+from pytest_ddp.extensions.explore.ranks.accesses import Access
+
 BEGIN = "begin"
 """The name of the point at which a thread begins, and thread 0 the test."""
 
@@ -22,18 +24,6 @@ class RankThread(NamedTuple):
     thread: int = 0
     """0 for the thread that runs the test, else its place in the order in which the rank's test has
     started threads, from 1."""
-
-
-class Access(NamedTuple):
-    """The use of something that other threads or ranks may use."""
-
-    thing: str
-    """One name for one thing in all ranks: a kind and a name, as in ``file best.ckpt``;
-    :mod:`~pytest_ddp.extensions.explore.conflicts` lists the kinds."""
-    changes: bool
-    """Whether others may see a difference."""
-    verb: str
-    """What the thread does with it, in the words of a failure: ``reads``, ``removes``."""
 
 
 class Event(NamedTuple):

@@ -40,7 +40,7 @@ class Tally:
 
     def lines(self) -> Iterator[str]:
         """What the terminal shows."""
-        if self.explored or self.holds:
+        if self.explored or self.expired:
             yield f"ddp: {words.session(self.explored, self.holds, self.expired)}"
         if reasons := [*self.not_explored.elements()]:
             yield f"ddp: {words.not_explored(reasons)}"

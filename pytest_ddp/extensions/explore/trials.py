@@ -8,11 +8,11 @@ comes before it. The holds come in this order:
 3. each started thread at its begin, then each rank at the test's begin;
 4. for each kind its last occurrence; then between two uses of one thing by a thread, such as a look
    and the change after it, where an earlier hold has turned both around;
-5. two holds: one that was tried, and one of a conflict of that run; then two begins. By turns with
-   these come the conflicts that are left: other occurrences of what was tried, which in a long loop
-   would leave no run for two holds.
+5. two holds: one that was tried, and one of a conflict of that run, of whose kind a hold was tried
+   alone; then two begins. By turns with these come the conflicts that are left: other occurrences
+   of what was tried, which in a long loop would leave no run for two holds.
 
-A conflict needs no hold of its own if an earlier one has turned its order around.
+Before 5, a conflict needs no hold of its own if an earlier one has turned its order around.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ import itertools
 from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from typing import TypeAlias
 
 from pytest_ddp.extensions.explore.conflicts import Conflict, Kind, conflicts
+from pytest_ddp.extensions.explore.ranks.accesses import Thing
 from pytest_ddp.extensions.explore.run_events import BEGIN, Event, RankThread, Threads
 from pytest_ddp.extensions.explore.schedule import Hold, Schedule
 
@@ -149,7 +151,7 @@ class Exploration:
         A hold before both has turned both around. Between them, as for two ranks that look for a
         file and then make it, is a third order.
         """
-        first: dict[tuple[RankThread, RankThread, str], Conflict] = {}
+        first: dict[tuple[RankThread, RankThread, Thing], Conflict] = {}
         kinds: set[Kind] = set()
         plain = self._plain_holds()
         for pair, conflict in self._conflicts.items():
@@ -213,13 +215,29 @@ class Exploration:
                 if schedule and (still_turned or is_new):
                     same = run.schedule[0].point, conflict.kind
                     one_thread = len({hold.thread for hold in schedule}) == 1
-                    rated.append((one_thread, not conflict.is_direct, occurrences[same], schedule))
+                    rank = one_thread, not conflict.is_direct, occurrences[same]
+                    rated.append((rank, conflict.kind, schedule))
                     occurrences[same] += 1
         # sorted() keeps the order of what is equal, here that of the runs.
-        yield from (schedule for *_, schedule in sorted(rated, key=lambda each: each[:-1]))
+        for _, kind, schedule in sorted(rated, key=itemgetter(0)):
+            if own := self._own_hold(kind):
+                yield (own,)
+            yield schedule
         begins = self._begins()
         if len(begins) > 2:
             yield from itertools.permutations(begins, 2)
+
+    def _own_hold(self, kind: Kind) -> Hold | None:
+        """The first hold of a kind; None if one of these was tried, or there is none.
+
+        An earlier hold may have turned the kind around together with others. To turn it around by
+        itself may be enough, as where a thread must not see one of two files without the other.
+        """
+        plain = self._plain_holds()
+        own = [_hold(each) for each in self._conflicts.values() if each.kind == kind]
+        own = [hold for hold in own if hold in plain]
+        tried = {run.schedule for run in self._runs}
+        return None if any((hold,) in tried for hold in own) else next(iter(own), None)
 
     def _is_done(self, pair: _Pair) -> bool:
         return pair in self._done or pair[::-1] in self._done

@@ -6,8 +6,9 @@ import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from pytest_ddp.extensions.explore.conflicts import FROM_ANY, Conflict
-from pytest_ddp.extensions.explore.run_events import BEGIN, Access, Event, RankThread
+from pytest_ddp.extensions.explore.conflicts import Conflict
+from pytest_ddp.extensions.explore.ranks.accesses import FROM_ANY, Access, ThingKind
+from pytest_ddp.extensions.explore.run_events import BEGIN, Event, RankThread
 from pytest_ddp.extensions.explore.schedule import Hold, Schedule, schedule_text
 
 _WIDTH = 100
@@ -104,7 +105,7 @@ def held_phase(hold: Hold) -> str:
 def conflict_text(conflict: Conflict) -> str:
     """What two threads do with one thing."""
     use, other_use = conflict.use, conflict.other_use
-    again = _thing(other_use) if other_use.thing.startswith("mailbox ") else "it"
+    again = _thing(other_use) if other_use.thing.kind is ThingKind.MAILBOX else "it"
     return (
         f"{_does(conflict.first, use, _thing(use))}; "
         f"{_does(conflict.second, other_use, again)}; nothing orders the two"
@@ -124,15 +125,21 @@ def explored(kinds: int, open_kinds: int, runs: int) -> str:
     return f"explored: {found}{tried if kinds else ''}, {_counted(runs, 'run')}"
 
 
-def undecided(schedule: Schedule, message: str) -> str:
-    """Why a failure is no finding: a bound ended a hold, and then a limit of the user's expired.
+def undecided(test: str, schedule: Schedule, message: str, *, is_timeout: bool) -> str:
+    """Which failure is no finding, and why: a limit may have expired as a hold was so long.
 
     Args:
+        test: its node id.
         schedule: of the run.
         message: the first line of the failure.
+        is_timeout: whether the limit is the test's timeout, and no bound ended the hold.
     """
-    text = f"undecided: a bound ended a hold of {schedule_text(schedule)!r}, and then: {message}"
-    return "\n".join(_wrapped(text, indent=""))
+    if is_timeout:
+        why = "holds took much of its time, so that may be no race"
+    else:
+        why = "a bound ended a hold before, so a limit of the test may have expired"
+    lines = [f"undecided: {test}", *_wrapped(message), *_wrapped(f"({why})")]
+    return "\n".join([*lines, f"  {replay_line(schedule)}"])
 
 
 def not_explored(reasons: Sequence[str]) -> str:
@@ -151,11 +158,13 @@ def session(tests: int, holds: int, ended: int) -> str:
     """How many tests were explored, and how many holds did not end because all others waited.
 
     Args:
-        tests: that were explored.
+        tests: that were explored; 0 if a schedule was given.
         holds: of all their runs.
         ended: by a bound.
     """
-    text = f"{_counted(tests, 'test')} explored with {_counted(holds, 'hold')}"
+    text = _counted(holds, "hold")
+    if tests:
+        text = f"{_counted(tests, 'test')} explored with {text}"
     if not ended:
         return text
     return f"{text}, {ended} of them ended by a bound, not because all others waited"
@@ -189,20 +198,18 @@ def _thread(thread: RankThread) -> str:
 def _does(event: Event, use: Access, thing: str) -> str:
     site = f" at {event.site}" if event.site else ""
     # A folder is changed by what makes or removes something in it.
-    entry = "an entry of " if use.changes and use.thing.startswith("folder ") else ""
+    entry = "an entry of " if use.changes and use.thing.kind is ThingKind.FOLDER else ""
     return f"{_thread(event.thread)} {use.verb} {entry}{thing}{site}"
 
 
 def _thing(use: Access) -> str:
-    kind, _, name = use.thing.partition(" ")
+    kind, name = use.thing
     match kind:
-        case "mailbox" if use.verb == FROM_ANY:
-            return "rank"
-        case "mailbox":
-            return name.removeprefix("of ")
-        case "folder" if name == ".":
+        case ThingKind.MAILBOX:
+            return "rank" if use.verb == FROM_ANY else name
+        case ThingKind.FOLDER if name == ".":
             return "the folder ."
-        case "file" | "entry" | "folder":
+        case ThingKind.FILE | ThingKind.ENTRY | ThingKind.FOLDER:
             return _shortened(name)
         case _:
             return f"{kind} {_shortened(name)}"

@@ -6,6 +6,7 @@ import contextlib
 from typing import Any
 
 from pytest_ddp import fixture
+from pytest_ddp.extensions.explore.ranks.accesses import Access, Thing, ThingKind
 from pytest_ddp.extensions.explore.ranks.board import Board
 from pytest_ddp.extensions.explore.ranks.file_points import FilePoints, watching_files
 from pytest_ddp.extensions.explore.ranks.holding import Holder, RankHold
@@ -46,7 +47,7 @@ class ExploredRun:
             watch = RestWatch(board, recording, operations)
             holds = [hold for hold in map(_hold_of, sent["holds"]) if hold[0] == ddp.rank]
             own = [hold for _, hold in holds]
-            holder = Holder(own, board, watch, operations, sent["timeout"])
+            holder = Holder(own, board, watch, operations, ddp.phase, sent["timeout"])
             recording.on_point = holder.on_point
             watch.start()
             self._undo.callback(watch.stop)
@@ -64,7 +65,8 @@ class ExploredRun:
 
     def user_point(self, name: str) -> None:
         """A point of the user's own."""
-        self._recording.point(f"point:{name}", [(f"point {name}", True, "passes")])
+        use = Access(Thing(ThingKind.POINT, name), changes=True, verb="passes")
+        self._recording.point(f"point:{name}", [use])
 
     def end(self) -> dict[str, Any]:
         """End it; returns what the pytest process gets."""

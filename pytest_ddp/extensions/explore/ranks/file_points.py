@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
-from pytest_ddp.extensions.explore.ranks.paths import Paths, parents, point_name
-from pytest_ddp.extensions.explore.ranks.recording import Recording, Use
+from pytest_ddp.extensions.explore.ranks.accesses import Access, Thing, ThingKind
+from pytest_ddp.extensions.explore.ranks.paths import Paths, parent, point_name
+from pytest_ddp.extensions.explore.ranks.recording import Recording
 from pytest_ddp.system.file_events import files_of, follow_looks, opens_to_write
 from pytest_ddp.system.stdlib import os
 
@@ -66,18 +67,19 @@ class FilePoints:
         name = names[0]
         self._point("open", name, lambda: self._opening(path, name, flags))
 
-    def _opening(self, path: Any, name: str, flags: int) -> list[Use]:
+    def _opening(self, path: Any, name: str, flags: int) -> list[Access]:
         if not flags & _WRITES:
-            return [(f"file {name}", False, "reads"), (f"entry {name}", False, "opens")]
+            return [_reads(ThingKind.FILE, name, "reads"), _reads(ThingKind.ENTRY, name, "opens")]
         is_new = flags & os.O_CREAT and not os.path.lexists(path)
-        made = _entry(name, "makes") if is_new or flags & os.O_EXCL else []
-        return [(f"file {name}", True, "writes"), *(made or [(f"entry {name}", False, "opens")])]
+        makes = is_new or flags & os.O_EXCL
+        entry = _entry(name, "makes") if makes else [_reads(ThingKind.ENTRY, name, "opens")]
+        return [_changes(ThingKind.FILE, name, "writes"), *entry]
 
     def _removes(self, names: list[str], *_: Any) -> None:
         self._point("remove", names[0], lambda: _entry(names[0], "removes"))
 
     def _removes_folder(self, names: list[str], *_: Any) -> None:
-        uses = [*_entry(names[0], "removes"), (f"folder {names[0]}", False, "removes")]
+        uses = [*_entry(names[0], "removes"), _reads(ThingKind.FOLDER, names[0], "removes")]
         self._point("rmdir", names[0], lambda: uses)
 
     def _renames(self, names: list[str], *_: Any) -> None:
@@ -94,14 +96,14 @@ class FilePoints:
             self._point("mkdir", names[0], lambda: _entry(names[0], "makes"))
 
     def _lists(self, names: list[str], *_: Any) -> None:
-        self._point("list", names[0], lambda: [(f"folder {names[0]}", False, "lists")])
+        self._point("list", names[0], lambda: [_reads(ThingKind.FOLDER, names[0], "lists")])
 
     def _truncates(self, names: list[str], *_: Any) -> None:
-        self._point("truncate", names[0], lambda: [(f"file {names[0]}", True, "truncates")])
+        self._point("truncate", names[0], lambda: [_changes(ThingKind.FILE, names[0], "truncates")])
 
     def _locks(self, names: list[str], descriptor: int, operation: int, *_: Any) -> None:
         if not operation & _UNLOCK:
-            self._point("flock", names[0], lambda: [(f"lock {names[0]}", True, "locks")])
+            self._point("flock", names[0], lambda: [_changes(ThingKind.LOCK, names[0], "locks")])
 
     # ------------------------------------------------------------------ wrapped functions
 
@@ -109,9 +111,9 @@ class FilePoints:
         """``os.stat`` or ``os.access`` is called."""
         name = self._paths.name(path, folder)
         if name and name != ".":
-            uses: list[Use] = [(f"entry {name}", False, "looks for")]
+            uses = [_reads(ThingKind.ENTRY, name, "looks for")]
             if caller not in _LOOKS:
-                uses.append((f"file {name}", False, "looks at"))
+                uses.append(_reads(ThingKind.FILE, name, "looks at"))
             self._point("stat", name, lambda: uses)
 
     def saves(self, path: Any) -> None:
@@ -120,15 +122,23 @@ class FilePoints:
             flags = _WRITES | os.O_CREAT | os.O_TRUNC
             self._point("save", name, lambda: self._opening(path, name, flags))
 
-    def _point(self, kind: str, name: str, uses: Callable[[], list[Use]]) -> None:
+    def _point(self, kind: str, name: str, uses: Callable[[], list[Access]]) -> None:
         self.recording.point(f"{kind}:{point_name(name)}", uses)
 
 
-def _entry(name: str, verb: str) -> list[Use]:
+def _entry(name: str, verb: str) -> list[Access]:
     return [
-        (f"entry {name}", True, verb),
-        *((f"folder {folder}", True, verb) for folder in parents([name])),
+        _changes(ThingKind.ENTRY, name, verb),
+        _changes(ThingKind.FOLDER, parent(name), verb),
     ]
+
+
+def _reads(kind: ThingKind, name: str, verb: str) -> Access:
+    return Access(Thing(kind, name), changes=False, verb=verb)
+
+
+def _changes(kind: ThingKind, name: str, verb: str) -> Access:
+    return Access(Thing(kind, name), changes=True, verb=verb)
 
 
 # ------------------------------------------------------------------ the hook and the wrappers

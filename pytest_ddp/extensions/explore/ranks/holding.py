@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from pytest_ddp.extensions.explore.ranks.board import Board, Field, Progress, State, Turn
 from pytest_ddp.extensions.explore.ranks.resting import PAUSE, RestWatch
+from pytest_ddp.fixture import EnterPhase
 from pytest_ddp.rank.operations.stream import Operations
 from pytest_ddp.system import processes
 from pytest_ddp.system.stdlib import select, threading, time
@@ -24,6 +25,8 @@ _AGAIN = 2
 """Further looks of each after all were calm: a message may have been under way between two."""
 _ENDED = frozenset({"", "Z", "X"})
 """States of a process that has ended."""
+_REASON = "a schedule holds it"
+"""Beside the phase, which only the thread that runs the test has."""
 _OFF_TRACK = 1.0
 """Seconds of rest after which a replay waits no longer for what the others have not done."""
 
@@ -51,12 +54,14 @@ class Holder:
         board: Board,
         watch: RestWatch,
         operations: Operations,
+        enter_phase: EnterPhase,
         timeout: float,
     ) -> None:
         self._holds = {(hold.thread, hold.point, hold.number): hold for hold in holds}
         self._board = board
         self._watch = watch
         self._operations = operations
+        self._enter_phase = enter_phase
         self._left = timeout * _SHARE
         """Seconds for all holds of this rank."""
 
@@ -70,7 +75,8 @@ class Holder:
         self._watch.hold(ident)
         self._board.begin_hold(hold.place)
         try:
-            with self._operations.holding(hold.words):
+            reason = hold.words if thread else _REASON
+            with self._operations.holding(reason), self._enter_phase(hold.words):
                 turn = self._wait(hold, began)
         finally:
             seconds = time.monotonic() - began

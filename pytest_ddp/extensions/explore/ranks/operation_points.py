@@ -16,8 +16,9 @@ from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
+from pytest_ddp.extensions.explore.ranks.accesses import FROM_ANY, Access, Thing, ThingKind
 from pytest_ddp.extensions.explore.ranks.board import Board, Field
-from pytest_ddp.extensions.explore.ranks.recording import Recording, Use
+from pytest_ddp.extensions.explore.ranks.recording import Recording
 from pytest_ddp.rank.operations.operation import Issuer, Operation
 from pytest_ddp.rank.operations.stream import Needs, Operations
 from pytest_ddp.rank.operations.table import NeedRule
@@ -105,7 +106,7 @@ class OperationPoints:
             self._takes[operation] = (token,)
         return []
 
-    def _mailbox(self, operation: Operation) -> list[Use]:
+    def _mailbox(self, operation: Operation) -> list[Access]:
         ends = self._ends(operation)
         if ends is None:
             return []
@@ -114,10 +115,11 @@ class OperationPoints:
         if sender is not None and not is_send:
             return []
         tag = f", tag {operation.tag}" if operation.tag else ""
-        name = f"mailbox to rank {receiver}{tag}"
+        name = f"rank {receiver}{tag}"
         if len(_members(operation)) < self._recording.world_size:
             name += f" in group {operation.group}"
-        return [(name, True, "sends" if is_send else "receives from any")]
+        mailbox = Thing(ThingKind.MAILBOX, name)
+        return [Access(mailbox, changes=True, verb="sends to" if is_send else FROM_ANY)]
 
     def _ends(self, operation: Operation) -> tuple[int | None, int] | None:
         """The sender, None for any, and the receiver; None if they are not known."""

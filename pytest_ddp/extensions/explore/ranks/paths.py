@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from pytest_ddp.system.file_events import full_path
@@ -46,6 +45,6 @@ def point_name(name: str) -> str:
     return _RANDOM.sub("*", name)
 
 
-def parents(names: Sequence[str]) -> list[str]:
-    """The folders of files."""
-    return [name.rpartition("/")[0] or "." for name in names]
+def parent(name: str) -> str:
+    """The folder of a file."""
+    return name.rpartition("/")[0] or "."

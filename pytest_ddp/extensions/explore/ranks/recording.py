@@ -10,12 +10,10 @@ from sys import _getframe
 from types import TracebackType
 from typing import Any, TypeAlias
 
+from pytest_ddp.extensions.explore.ranks.accesses import Access
 from pytest_ddp.extensions.explore.ranks.board import Board
 from pytest_ddp.rank.operations.origins import user_frame
 from pytest_ddp.system.stdlib import os, threading, time, traceback
-
-Use: TypeAlias = tuple[str, bool, str]
-"""An access: the thing, whether it changes it, and the verb."""
 
 KEPT = 20_000
 """Events of a thread that are kept; a poll has few."""
@@ -165,7 +163,7 @@ class Recording:
     def point(
         self,
         name: str,
-        uses: Callable[[], Iterable[Use]] | Sequence[Use] = (),
+        uses: Callable[[], Iterable[Access]] | Sequence[Access] = (),
         gives: Callable[[], Sequence[str]] | Sequence[str] = (),
         takes: Sequence[str] = (),
         *,
@@ -198,7 +196,7 @@ class Recording:
         events: ThreadEvents,
         name: str,
         site: str,
-        uses: Callable[[], Iterable[Use]] | Sequence[Use],
+        uses: Callable[[], Iterable[Access]] | Sequence[Access],
         gives: Callable[[], Sequence[str]] | Sequence[str],
         takes: Sequence[str],
         communicates: bool,
@@ -212,7 +210,7 @@ class Recording:
             events.communicates()
             counts = True
         else:
-            counts = events.passes(name, site, changes=any(changes for _, changes, _ in used))
+            counts = events.passes(name, site, changes=any(use.changes for use in used))
         if counts and self._board is not None:
             self._board.passed(events.number)
         self._add(events, name, number, site, used, given, takes)

@@ -12,7 +12,8 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
-from pytest_ddp.extensions.explore.ranks.recording import Recording, Use
+from pytest_ddp.extensions.explore.ranks.accesses import Access, Thing, ThingKind
+from pytest_ddp.extensions.explore.ranks.recording import Recording
 from pytest_ddp.rank.operations.stream import Operations
 from pytest_ddp.rank.operations.wait import Wait, WaitKind
 
@@ -76,21 +77,22 @@ def _calling(
         caller = _getframe(1).f_code.co_filename
         if recording.own() is None or caller.startswith((_TORCH, _OURS)):
             return original(store, *args, **kwargs)
-        keys: list[str] = []
+        tokens: list[str] = []
         with recording.guarded:
             given = args[0] if args else kwargs.get("key", kwargs.get("keys", ()))
             prefix, place = _whole(store, recording.rank)
             names = [f"{prefix}{key}" for key in (given if isinstance(given, list) else [given])]
-            keys = [f"key {name}{place}" for name in names]
-            uses: list[Use] = [(key, changes, verb) for key in keys]
-            recording.point(f"{method}:{','.join(names)}", uses, keys if changes else ())
+            keys = [Thing(ThingKind.KEY, f"{name}{place}") for name in names]
+            tokens = [key.token for key in keys]
+            uses = [Access(key, changes, verb) for key in keys]
+            recording.point(f"{method}:{','.join(names)}", uses, tokens if changes else ())
         if method not in _WAITS:
             # The answer of the store's server is under way: the kernel shows a thread that waits.
             with operations.waiting_for(Wait(WaitKind.UNKNOWN)):
                 return original(store, *args, **kwargs)
         with operations.waiting_for(Wait(WaitKind.STORE, words=f"store.{method}")):
             result = original(store, *args, **kwargs)
-        recording.note(takes=keys)
+        recording.note(takes=tokens)
         return result
 
     return call

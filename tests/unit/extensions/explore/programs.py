@@ -11,7 +11,8 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from pytest_ddp.extensions.explore.run_events import Access, Event, Events, RankThread, Threads
+from pytest_ddp.extensions.explore.ranks.accesses import Access, Thing, ThingKind
+from pytest_ddp.extensions.explore.run_events import Event, Events, RankThread, Threads
 
 
 def event(
@@ -29,12 +30,12 @@ def event(
     return Event(place, at, point, number, site, tuple(uses), tuple(gives), tuple(takes))
 
 
-def reads(name: str, kind: str = "file") -> Access:
-    return Access(f"{kind} {name}", changes=False, verb="reads")
+def reads(name: str, kind: str = "file", verb: str = "reads") -> Access:
+    return Access(Thing(ThingKind(kind), name), changes=False, verb=verb)
 
 
 def changes(name: str, kind: str = "file", verb: str = "writes") -> Access:
-    return Access(f"{kind} {name}", changes=True, verb=verb)
+    return Access(Thing(ThingKind(kind), name), changes=True, verb=verb)
 
 
 def by_threads(events: Sequence[Event]) -> Threads:

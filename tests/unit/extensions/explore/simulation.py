@@ -12,10 +12,11 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from pytest_ddp.extensions.explore.conflicts import FROM_ANY
-from pytest_ddp.extensions.explore.run_events import BEGIN, Access, Event, RankThread, Threads
+from pytest_ddp.extensions.explore.ranks.accesses import FROM_ANY, Access
+from pytest_ddp.extensions.explore.run_events import BEGIN, Event, RankThread, Threads
 from pytest_ddp.extensions.explore.schedule import Hold, Schedule
 from pytest_ddp.extensions.explore.trials import Exploration
+from tests.unit.extensions.explore.programs import changes, reads
 
 
 class Point(NamedTuple):
@@ -45,34 +46,34 @@ class World:
     # What programs are made of; `line` is where the program does it.
 
     def exists(self, name: str, line: str) -> Generator[Point, None, bool]:
-        yield Point(f"stat:{name}", line, (_entry(name, changes=False, verb="looks for"),))
+        yield Point(f"stat:{name}", line, (reads(name, "entry", "looks for"),))
         return name in self.files
 
     def reads(self, name: str, line: str) -> Generator[Point, None, str]:
-        uses = _entry(name, changes=False, verb="reads"), _file(name, changes=False, verb="reads")
+        uses = reads(name, "entry"), reads(name)
         yield Point(f"open:{name}", line, uses)
         return self.files[name]
 
     def writes(self, name: str, text: str, line: str) -> Generator[Point, None, None]:
-        uses = _file(name, changes=True, verb="writes"), _entry(name, changes=True, verb="makes")
+        uses = changes(name), changes(name, "entry", "makes")
         yield Point(f"open:{name}", line, uses)
         self.files[name] = text
 
     def appends(self, name: str, text: str, line: str) -> Generator[Point, None, None]:
-        yield Point(f"open:{name}", line, (_file(name, changes=True, verb="appends to"),))
+        yield Point(f"open:{name}", line, (changes(name, verb="appends to"),))
         self.files[name] = self.files.get(name, "") + text
 
     def makes(self, name: str, line: str) -> Generator[Point, None, None]:
-        yield Point(f"mkdir:{name}", line, (_entry(name, changes=True, verb="makes"),))
+        yield Point(f"mkdir:{name}", line, (changes(name, "entry", "makes"),))
         assert name not in self.files
         self.files[name] = ""
 
     def makes_again(self, name: str, line: str) -> Generator[Point, None, None]:
-        yield Point(f"mkdir:{name}", line, (_entry(name, changes=True, verb="makes"),))
+        yield Point(f"mkdir:{name}", line, (changes(name, "entry", "makes"),))
         self.files[name] = ""
 
     def removes(self, name: str, line: str) -> Generator[Point, None, None]:
-        yield Point(f"remove:{name}", line, (_entry(name, changes=True, verb="removes"),))
+        yield Point(f"remove:{name}", line, (changes(name, "entry", "removes"),))
         del self.files[name]
 
     def barrier(self, rank: int, number: int, size: int = 2) -> Generator[Point | Wait, None, None]:
@@ -82,28 +83,18 @@ class World:
         yield Wait(lambda: self.given.issuperset(tokens), tuple(tokens))
 
     def sends(self, rank: int, to: int, line: str) -> Generator[Point, None, None]:
-        mailbox = Access(f"mailbox of rank {to}", changes=True, verb="sends to")
-        yield Point("send", line, (mailbox,))
+        yield Point("send", line, (changes(f"rank {to}", "mailbox", "sends to"),))
         self.mailboxes.setdefault(to, deque()).append(rank)
 
     def receives(self, rank: int, line: str) -> Generator[Point | Wait, None, int]:
-        mailbox = Access(f"mailbox of rank {rank}", changes=True, verb=FROM_ANY)
-        yield Point("recv", line, (mailbox,))
+        yield Point("recv", line, (changes(f"rank {rank}", "mailbox", FROM_ANY),))
         yield Wait(lambda: bool(self.mailboxes.get(rank)))
         return self.mailboxes[rank].popleft()
 
     def adds(self, key: str, line: str) -> Generator[Point, None, int]:
-        yield Point(f"add:{key}", line, (Access(f"key {key}", changes=True, verb="adds to"),))
+        yield Point(f"add:{key}", line, (changes(key, "key", "adds to"),))
         self.keys[key] = self.keys.get(key, 0) + 1
         return self.keys[key]
-
-
-def _entry(name: str, *, changes: bool, verb: str) -> Access:
-    return Access(f"entry {name}", changes, verb)
-
-
-def _file(name: str, *, changes: bool, verb: str) -> Access:
-    return Access(f"file {name}", changes, verb)
 
 
 Program: TypeAlias = Callable[[World], Mapping[RankThread | int, Thread]]

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ddp.extensions.explore.conflicts import FROM_ANY, Conflict, conflicts
-from pytest_ddp.extensions.explore.run_events import Access, Event, RankThread, Threads
+from pytest_ddp.extensions.explore.conflicts import Conflict, conflicts
+from pytest_ddp.extensions.explore.ranks.accesses import FROM_ANY, Access, Thing, ThingKind
+from pytest_ddp.extensions.explore.run_events import Event, RankThread, Threads
 from tests.unit.extensions.explore.programs import (
     by_threads,
     changes,
@@ -92,16 +93,16 @@ def test_what_two_uses_are(one: Access, other: Access, *, conflict: bool) -> Non
 
 def test_a_mailbox_counts_if_some_receive_takes_what_comes_first() -> None:
     sends = [
-        event(r, r, "send", uses=[changes("of rank 0", "mailbox", "sends to")], site="t.py:3")
+        event(r, r, "send", uses=[changes("rank 0", "mailbox", "sends to")], site="t.py:3")
         for r in (1, 2)
     ]
     assert not found(*sends)
-    receives = event(0, 0, "recv", uses=[Access("mailbox of rank 0", changes=True, verb=FROM_ANY)])
+    receives = event(0, 0, "recv", uses=[changes("rank 0", "mailbox", FROM_ANY)])
     assert [c.kind for c in found(receives, *sends)] == [("t.py:3", "t.py:3")]
     # A message waits for a receive, but which of two threads receives the first one is chance.
     also = receives._replace(thread=RankThread(0, 1), at=1)
     assert ("recv", "recv") in {c.kind for c in found(receives, also, *sends)}
-    other = event(0, 0, "recv", uses=[Access("mailbox of rank 3", changes=True, verb=FROM_ANY)])
+    other = event(0, 0, "recv", uses=[changes("rank 3", "mailbox", FROM_ANY)])
     assert not found(other, *sends)
 
 
@@ -122,7 +123,7 @@ def test_events_that_conflict_in_two_things_do_so_once_in_what_is_named_first() 
     writes = event(0, 1, "open:a", uses=[changes("a"), changes("a", "entry", "makes")])
     before = event(0, 0, "stat:a", uses=[reads("a", "entry")])
     (conflict,) = found(before, writes, LOADS._replace(accesses=LOADS.accesses[::-1]))
-    assert (conflict.use.thing, conflict.other_use.thing) == ("file a", "file a")
+    assert conflict.use.thing == conflict.other_use.thing == Thing(ThingKind.FILE, "a")
 
 
 def test_what_is_no_point_is_tried_at_the_last_point_before_it() -> None:
@@ -191,13 +192,18 @@ def test_clocks_that_differ_a_little_turn_no_order_around() -> None:
     assert not found(event(0, 4.8, takes=["m"]), writes, again, reading, sends)
 
 
+FILE_A, FILE_B = Thing(ThingKind.FILE, "a"), Thing(ThingKind.FILE, "b")
+FOLDER, ENTRY = Thing(ThingKind.FOLDER, "d"), Thing(ThingKind.ENTRY, "d")
+ENTRY_IN_IT = Thing(ThingKind.ENTRY, "d/a")
+
+
 @st.composite
 def programs(draw: st.DrawFn) -> list[Event]:
     """Accesses of up to three threads, some of which give and take a token each."""
     made: list[Event] = []
     for place in range(draw(st.integers(2, 8))):
         use = Access(
-            draw(st.sampled_from(["file a", "file b", "folder d", "entry d/a", "entry d"])),
+            draw(st.sampled_from([FILE_A, FILE_B, FOLDER, ENTRY_IN_IT, ENTRY])),
             changes=draw(st.booleans()),
             verb="uses",
         )
@@ -218,11 +224,11 @@ def kinds(threads: Threads) -> set[tuple[tuple[str, str], frozenset[RankThread]]
 def may_conflict(one: Event, other: Event) -> bool:
     """The rules again, for the things of :func:`programs`."""
     (use,), (other_use,) = one.accesses, other.accesses
-    if {use.thing, other_use.thing} == {"entry d", "entry d/a"}:
-        return use.changes if use.thing == "entry d" else other_use.changes
+    if {use.thing, other_use.thing} == {ENTRY, ENTRY_IN_IT}:
+        return use.changes if use.thing == ENTRY else other_use.changes
     if use.thing != other_use.thing:
         return False
-    if use.thing == "folder d":
+    if use.thing == FOLDER:
         return use.changes != other_use.changes
     return use.changes or other_use.changes
 

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_ddp.extensions.explore.ranks.recording import Recording, ThreadEvents, Use
+from pytest_ddp.extensions.explore.ranks.accesses import Access
+from pytest_ddp.extensions.explore.ranks.recording import Recording, ThreadEvents
+from tests.unit.extensions.explore.programs import changes
 
 
 def _recording(problems: list[str] | None = None) -> Recording:
@@ -42,19 +44,19 @@ def test_what_a_point_uses_is_asked_after_the_hold() -> None:
     recording, steps = _recording(), list[str]()
     recording.on_point = lambda thread, name, number: steps.append(f"{thread} {name} {number}")
 
-    def uses() -> Iterator[Use]:
+    def uses() -> Iterator[Access]:
         steps.append("uses")
-        yield "file x", True, "writes"
+        yield changes("x")
 
     recording.point("open:x", uses)
     assert steps == ["0 open:x 1", "uses"]
-    assert recording.sent()[0][1][0][4] == [("file x", True, "writes")]
+    assert recording.sent()[0][1][0][4] == [changes("x")]
 
 
 def test_points_of_the_plugin_itself_are_nobodys() -> None:
     recording = _recording()
 
-    def uses() -> Iterator[Use]:
+    def uses() -> Iterator[Access]:
         recording.point("inner")
         yield from ()
 

@@ -61,6 +61,24 @@ def checked_then_made(world: World) -> dict[RankThread | int, Thread]:
     return {number: rank(number) for number in range(2)}
 
 
+def torn(world: World) -> dict[RankThread | int, Thread]:
+    """Rank 1 must not see one new file without the other. Held at the first, rank 0 is late with
+    both."""
+    world.files.update(weights="old", step="old")
+
+    def one() -> Thread:
+        yield 0.1
+        weights = yield from world.reads("weights", "t.py:4")
+        step = yield from world.reads("step", "t.py:5")
+        assert weights == step
+
+    def zero() -> Thread:
+        yield from world.writes("weights", "new", "t.py:1")
+        yield from world.writes("step", "new", "t.py:2")
+
+    return {0: zero(), 1: one()}
+
+
 def thread_too_late(world: World) -> dict[RankThread | int, Thread]:
     """Nothing that is recorded shows what the thread does."""
     saved: list[int] = []
@@ -228,6 +246,7 @@ def two_holders_of_a_lock(world: World) -> dict[RankThread | int, Thread]:
     [
         (removed_too_early, "1@open:best#1", 3),
         (checked_then_made, "0@mkdir:out#1", 3),
+        (torn, "0@open:step#1", 6),
         (thread_too_late, "0.1@begin#1", 3),
         (rank_too_late, "1@begin#1", 4),
         (stale_in_one_step(0), "1@open:state#1", 3),
@@ -504,8 +523,9 @@ def test_passing_folders_is_paired_last() -> None:
         return {number: rank(number) for number in range(2)}
 
     assert tried(program) == [
-        *("0@mkdir:d#1", "0@begin#1", "1@begin#1"),
+        *("0@mkdir:d#1", "0@begin#1", "1@begin#1", "0@open:a#1"),
         *("0@mkdir:d#1+1@open:a#1", "0@mkdir:d#1+1@stat:d/1#1"),
+        *("0@mkdir:d#1+0@open:a#1", "0@stat:d/0#1+0@open:a#1"),  # of one thread
     ]
 
 

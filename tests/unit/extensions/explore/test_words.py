@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from pytest_ddp.extensions.explore import words
-from pytest_ddp.extensions.explore.conflicts import FROM_ANY, Conflict
-from pytest_ddp.extensions.explore.run_events import Access, RankThread
+from pytest_ddp.extensions.explore.conflicts import Conflict
+from pytest_ddp.extensions.explore.ranks.accesses import FROM_ANY, Access
+from pytest_ddp.extensions.explore.run_events import RankThread
 from pytest_ddp.extensions.explore.schedule import Hold, Schedule, parse_schedule
 from tests.unit.extensions.explore.programs import changes, event, reads
 
@@ -97,13 +98,13 @@ def test_long_names_keep_their_ends_and_lines_their_width() -> None:
     ("one", "other", "text"),
     [
         (
-            Access("folder d", changes=False, verb="lists"),
+            reads("d", "folder", "lists"),
             changes("d", "folder", "makes"),
             "rank 1 lists d at a.py:1; thread 2 of rank 0 makes an entry of it at a.py:2",
         ),
         (
             changes(".", "folder", "removes"),
-            Access("folder .", changes=False, verb="lists"),
+            reads(".", "folder", "lists"),
             "rank 1 removes an entry of the folder . at a.py:1; thread 2 of rank 0 lists it at "
             "a.py:2",
         ),
@@ -118,19 +119,19 @@ def test_long_names_keep_their_ends_and_lines_their_width() -> None:
             "rank 1 takes lock l at a.py:1; thread 2 of rank 0 takes it at a.py:2",
         ),
         (
-            changes("of rank 3, tag 5", "mailbox", "sends to"),
-            changes("of rank 3, tag 5", "mailbox", "sends to"),
+            changes("rank 3, tag 5", "mailbox", "sends to"),
+            changes("rank 3, tag 5", "mailbox", "sends to"),
             "rank 1 sends to rank 3, tag 5 at a.py:1; thread 2 of rank 0 sends to rank 3, tag 5 at "
             "a.py:2",
         ),
         (
-            changes("of rank 0", "mailbox", FROM_ANY),
-            changes("of rank 0", "mailbox", FROM_ANY),
+            changes("rank 0", "mailbox", FROM_ANY),
+            changes("rank 0", "mailbox", FROM_ANY),
             "rank 1 receives from any rank at a.py:1; thread 2 of rank 0 receives from any rank at "
             "a.py:2",
         ),
         (
-            Access("entry ckpt", changes=False, verb="uses"),
+            reads("ckpt", "entry", "uses"),
             changes("ckpt", "entry", "removes"),
             "rank 1 uses ckpt at a.py:1; thread 2 of rank 0 removes it at a.py:2",
         ),
@@ -184,15 +185,32 @@ def test_a_test_that_fails_now_and_then() -> None:
     assert words.flaky_heading(2, 5) == "fails in 2 of 5 runs without a hold"
 
 
-def test_the_lines_of_the_summary() -> None:
+@pytest.mark.parametrize(
+    ("is_timeout", "why"),
+    [
+        (False, "a bound ended a hold before, so a limit of the test may have expired"),
+        (True, "holds took much of its time, so that may be no race"),
+    ],
+)
+def test_a_failure_that_is_undecided(is_timeout: bool, why: str) -> None:
     schedule: Schedule = (BEST,)
-    assert words.undecided(schedule, "Empty") == (
-        "undecided: a bound ended a hold of '1@open:best.ckpt#1', and then: Empty"
-    )
+    made = words.undecided("test_a.py::test_queue", schedule, "Empty", is_timeout=is_timeout)
+    assert made == textwrap.dedent(f"""\
+        undecided: test_a.py::test_queue
+          Empty
+          ({why})
+          Replay: --ddp-schedule='1@open:best.ckpt#1'""")
+
+
+def test_the_lines_of_the_summary() -> None:
     reasons = ["it has one rank", "it fails", "it has one rank"]
     assert words.not_explored(reasons) == "3 tests not explored: it has one rank (2), it fails (1)"
     assert words.not_explored(reasons[:1]) == "1 test not explored: it has one rank"
     assert words.session(1, 40, 0) == "1 test explored with 40 holds"
+    assert (
+        words.session(0, 1, 1)
+        == "1 hold, 1 of them ended by a bound, not because all others waited"
+    )
     assert words.session(2, 40, 1) == (
         "2 tests explored with 40 holds, 1 of them ended by a bound, not because all others waited"
     )
