@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os as public_os
 from collections.abc import Callable
+from pathlib import Path
 from sys import _getframe
 from typing import Any, TypeAlias
 
@@ -95,12 +96,20 @@ def follow_looks(before: Look) -> Callable[[], None]:
     return end
 
 
+def _caller() -> str:
+    """Who calls the function that calls this one; of pathlib's methods, the one that asks."""
+    frame: Any = _getframe(2)
+    asks_by_stat = frame.f_code is getattr(Path.stat, "__code__", None)
+    name: str = (frame.f_back if asks_by_stat else frame).f_code.co_name
+    return name
+
+
 def _replaced(name: str, before: Look) -> Callable[[], None]:
     original = getattr(public_os, name)
 
     @functools.wraps(original)
     def look(path: Any, *args: Any, **kwargs: Any) -> Any:
-        before(path, kwargs.get("dir_fd"), _getframe(1).f_code.co_name)
+        before(path, kwargs.get("dir_fd"), _caller())
         return original(path, *args, **kwargs)
 
     known: list[set[Any]] = [getattr(public_os, kind) for kind in _KINDS]

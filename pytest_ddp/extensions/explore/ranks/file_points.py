@@ -60,12 +60,20 @@ class FilePoints:
     def _opens(self, names: list[str], path: Any, mode: Any, flags: Any) -> None:
         if isinstance(path, int):
             return
+        is_emptied = isinstance(mode, str) and "w" in mode
         if not isinstance(flags, int):
             flags = os.O_RDWR if opens_to_write(mode, flags) else os.O_RDONLY
         if flags & os.O_DIRECTORY:
             return  # what it lists or removes has events of its own
         name = names[0]
         self._point("open", name, lambda: self._opening(path, name, flags))
+        if is_emptied and not os.path.isdir(path):  # tempfile opens a file of its own there
+            self._writes(path, name)
+
+    def _writes(self, path: Any, name: str) -> None:
+        """A file that was opened is there, and empty, until it is written."""
+        uses = [_changes(ThingKind.FILE, name, "fills")]
+        self.recording.point(f"write:{point_name(name)}", uses, arrive=lambda: _make_empty(path))
 
     def _opening(self, path: Any, name: str, flags: int) -> list[Access]:
         if not flags & _WRITES:
@@ -121,6 +129,7 @@ class FilePoints:
         if name := self._paths.name(path):
             flags = _WRITES | os.O_CREAT | os.O_TRUNC
             self._point("save", name, lambda: self._opening(path, name, flags))
+            self._writes(path, name)
 
     def _point(self, kind: str, name: str, uses: Callable[[], list[Access]]) -> None:
         self.recording.point(f"{kind}:{point_name(name)}", uses)
@@ -131,6 +140,13 @@ def _entry(name: str, verb: str) -> list[Access]:
         _changes(ThingKind.ENTRY, name, verb),
         _changes(ThingKind.FOLDER, parent(name), verb),
     ]
+
+
+def _make_empty(path: Any) -> None:
+    """Do what the call that follows begins with: the event comes before it."""
+    if os.path.isfile(path) or not os.path.lexists(path):
+        with contextlib.suppress(OSError):  # it will raise that itself
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666))
 
 
 def _reads(kind: ThingKind, name: str, verb: str) -> Access:

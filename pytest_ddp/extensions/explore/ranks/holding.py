@@ -7,7 +7,7 @@ the test's timeout in all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from pytest_ddp.extensions.explore.ranks.board import Board, Field, Progress, State, Turn
@@ -65,11 +65,12 @@ class Holder:
         self._left = timeout * _SHARE
         """Seconds for all holds of this rank."""
 
-    def on_point(self, thread: int, name: str, number: int) -> None:
+    def on_point(self, thread: int, name: str, number: int, arrive: Callable[[], None]) -> None:
         """A thread is about to pass a point: hold it, if that is in the schedule."""
         hold = self._holds.get((thread, name, number))
         if hold is None:
             return
+        arrive()
         ident, began = threading.get_ident(), time.monotonic()
         turn = Turn.EXPIRED
         self._watch.hold(ident)

@@ -22,8 +22,9 @@ _CYCLE = 6
 _ROUNDS = 3
 """Equal rounds after which the next one is no progress."""
 
-OnPoint: TypeAlias = Callable[[int, str, int], None]
-"""Is called with thread, name and number of a point that is about to be passed."""
+OnPoint: TypeAlias = Callable[[int, str, int, Callable[[], None]], None]
+"""Is called with thread, name and number of a point that is about to be passed, and with what
+brings the thread to where a hold is to find it."""
 
 
 class ThreadEvents:
@@ -119,7 +120,7 @@ class Recording:
         self.world_size = world_size
         self.guarded = Guarded(report)
         self.is_on = False
-        self.on_point: OnPoint = lambda thread, name, number: None
+        self.on_point: OnPoint = lambda thread, name, number, arrive: None
         """Holds the thread, if the schedule wants that."""
         self.exchanges = 0
         """Operations of the ``ddp`` fixture that the rank has begun."""
@@ -169,6 +170,7 @@ class Recording:
         *,
         communicates: bool = False,
         has_line: bool = True,
+        arrive: Callable[[], None] = lambda: None,
     ) -> None:
         """The calling thread passes a point, after it was held there if the schedule wants that.
 
@@ -179,6 +181,7 @@ class Recording:
             takes: tokens.
             communicates: whether it is a collective, a message or an operation of the fixture.
             has_line: whether a line of the test does it; none begins a thread.
+            arrive: is called before a hold there, and not without one.
         """
         events = self.own()
         if events is None:
@@ -187,7 +190,7 @@ class Recording:
         try:
             with self.guarded:
                 site = self._site() if has_line else ""
-                self._pass(events, name, site, uses, gives, takes, communicates)
+                self._pass(events, name, site, uses, gives, takes, communicates, arrive)
         finally:
             events.is_quiet = False
 
@@ -200,10 +203,11 @@ class Recording:
         gives: Callable[[], Sequence[str]] | Sequence[str],
         takes: Sequence[str],
         communicates: bool,
+        arrive: Callable[[], None],
     ) -> None:
         events.counts[name] += 1
         number = events.counts[name]
-        self.on_point(events.number, name, number)
+        self.on_point(events.number, name, number, arrive)
         used = [*(uses() if callable(uses) else uses)]
         given = gives() if callable(gives) else gives
         if communicates:

@@ -89,6 +89,30 @@ RACES = """
             (tmp_path / "made").mkdir()
         time.sleep(0.6)
         assert (tmp_path / "made").is_dir()
+
+
+    def until_it_exists(path):
+        time.sleep(0.4)
+        end = time.monotonic() + 30
+        while not path.exists():
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+
+    def test_read_while_it_is_saved(ddp, tmp_path):
+        path = tmp_path / "last.ckpt"
+        if ddp.rank == 0:
+            torch.save({"epoch": 1}, path)
+        until_it_exists(path)
+        assert torch.load(path) == {"epoch": 1}
+
+
+    def test_read_while_it_is_written(ddp, tmp_path):
+        path = tmp_path / "words.txt"
+        if ddp.rank == 0:
+            path.write_text("a b")
+        until_it_exists(path)
+        assert path.read_text().split() == ["a", "b"]
 """
 
 LEGAL = """
@@ -125,6 +149,16 @@ LEGAL = """
             assert time.monotonic() < end
             time.sleep(0.01)
         assert path.read_text() == "x"
+
+
+    def test_reads_until_it_is_whole(ddp, tmp_path):
+        path, end, text = tmp_path / "words.txt", time.monotonic() + 30, ""
+        if ddp.rank == 0:
+            path.write_text("a b.")
+        while not text.endswith("."):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+            text = path.read_text() if path.exists() else ""
 
 
     def test_queue_and_heartbeat(ddp, tmp_path):
@@ -229,12 +263,22 @@ FOUND = {
     "test_sleeps_instead_of_a_barrier": (
         "fails when rank 0 is late before open(tokenizer.json) at test_races.py:64",
         "0@open:tokenizer.json#1'",
-        "rank 0 writes tokenizer.json at test_races.py:64; rank 1 looks at it",
+        "rank 0 makes tokenizer.json at test_races.py:64; rank 1 looks for it",
     ),
     "test_new_ranks_each_time": (
         "fails when rank 0 is late before mkdir(made) at test_races.py:72",
         "0@mkdir:made#1'",
         "rank 0 makes made at test_races.py:72; rank 1 looks",
+    ),
+    "test_read_while_it_is_saved": (
+        "fails when rank 0 is late before write(last.ckpt) at test_races.py:88",
+        "0@write:last.ckpt#1'",
+        "rank 0 fills last.ckpt at test_races.py:88; rank 1 reads it",
+    ),
+    "test_read_while_it_is_written": (
+        "fails when rank 0 is late before write(words.txt) at test_races.py:96",
+        "0@write:words.txt#1'",
+        "rank 0 fills words.txt at test_races.py:96; rank 1 reads it",
     ),
 }
 
@@ -259,6 +303,7 @@ def test_no_hold_ended_by_time(explored: Finished, legal: Finished) -> None:
 GREEN = {
     "test_barrier_first": "explored: no conflict, 4 runs",
     "test_polls_with_a_limit": "explored: 2 conflicts",
+    "test_reads_until_it_is_whole": "explored: 1 conflict",
     "test_queue_and_heartbeat": "explored: no conflict, 6 runs",
     "test_uses_a_fixture_up": "explored: no conflict, 6 runs",
 }

@@ -42,7 +42,9 @@ def test_points_are_numbered_by_thread_and_name() -> None:
 
 def test_what_a_point_uses_is_asked_after_the_hold() -> None:
     recording, steps = _recording(), list[str]()
-    recording.on_point = lambda thread, name, number: steps.append(f"{thread} {name} {number}")
+    recording.on_point = lambda thread, name, number, arrive: steps.append(
+        f"{thread} {name} {number}"
+    )
 
     def uses() -> Iterator[Access]:
         steps.append("uses")
