@@ -122,7 +122,7 @@ class TestRuns:
         result = yield from self._run("replay", schedule, ends)
         if not self._any_reached(schedule):
             return ItemVerdict(result)
-        heading = words.heading(schedule, self._sites, (), "")
+        heading = words.heading(schedule, self._sites, {}, "")
         return ItemVerdict(result, heading=heading, closing=words.replay_line(schedule))
 
     def explore(self, most: int) -> Runs:
