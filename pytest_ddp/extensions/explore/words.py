@@ -113,17 +113,23 @@ def conflict_text(conflict: Conflict) -> str:
     )
 
 
-def explored(kinds: int, open_kinds: int, runs: int) -> str:
+def explored(kinds: int, open_kinds: int, undecided: int, runs: int) -> str:
     """What ``-v`` says beside a green test.
 
     Args:
         kinds: the kinds of conflicts that were found.
         open_kinds: those that have occurrences which were not tried.
+        undecided: failures that were no findings.
         runs: of the test.
     """
-    found = _counted(kinds, "conflict") if kinds else "no conflict"
-    tried = ", all orders" if not open_kinds else f", all orders of {kinds - open_kinds}"
-    return f"explored: {found}{tried if kinds else ''}, {_counted(runs, 'run')}"
+    said = [_counted(kinds, "conflict") if kinds else "no conflict"]
+    if kinds and open_kinds < kinds:
+        said.append(f"all orders of {kinds - open_kinds} of them" if open_kinds else "all orders")
+    elif kinds:
+        said.append("not all orders")
+    if undecided:
+        said.append(f"{undecided} undecided")
+    return f"explored: {', '.join([*said, _counted(runs, 'run')])}"
 
 
 def undecided(test: str, schedule: Schedule, message: str, *, is_timeout: bool) -> str:
@@ -182,11 +188,10 @@ def _first_line(hold: Hold, sites: Mapping[Hold, str], passes: str) -> str:
 
 
 def _late(hold: Hold, sites: Mapping[Hold, str], longest: int = _LONGEST_NAME) -> str:
-    thread = _thread(hold.thread)
+    thread, site = _thread(hold.thread), f" at {sites[hold]}" if sites.get(hold) else ""
     if hold.point == BEGIN:
-        return f"{thread} begins late"
+        return f"{thread}, started{site}, begins late" if site else f"{thread} begins late"
     times = f"its {_ordinal(hold.number)} " if hold.number > 1 else ""
-    site = f" at {sites[hold]}" if sites.get(hold) else ""
     return f"{thread} is late before {times}{point_text(hold.point, longest)}{site}"
 
 

@@ -168,7 +168,7 @@ class Recording:
         takes: Sequence[str] = (),
         *,
         communicates: bool = False,
-        has_line: bool = True,
+        site: str | None = None,
     ) -> None:
         """The calling thread passes a point, after it was held there if the schedule wants that.
 
@@ -178,7 +178,7 @@ class Recording:
             gives: tokens; the same.
             takes: tokens.
             communicates: whether it is a collective, a message or an operation of the fixture.
-            has_line: whether a line of the test does it; none begins a thread.
+            site: the line of the test that does it, or empty; None for the calling one.
         """
         events = self.own()
         if events is None:
@@ -186,8 +186,8 @@ class Recording:
         events.is_quiet = True
         try:
             with self.guarded:
-                site = self._site() if has_line else ""
-                self._pass(events, name, site, uses, gives, takes, communicates)
+                line = self.site() if site is None else site
+                self._pass(events, name, line, uses, gives, takes, communicates)
         finally:
             events.is_quiet = False
 
@@ -225,7 +225,8 @@ class Recording:
         if len(rows) < KEPT:
             rows.append((time.monotonic(), *row))
 
-    def _site(self) -> str:
+    def site(self) -> str:
+        """The calling line of the test; empty if there is none."""
         frame = user_frame(_getframe(1))
         if frame is None:
             return ""

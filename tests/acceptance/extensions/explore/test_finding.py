@@ -89,6 +89,17 @@ RACES = """
             (tmp_path / "made").mkdir()
         time.sleep(0.6)
         assert (tmp_path / "made").is_dir()
+
+
+    def test_late_thread(ddp):
+        seen = []
+        thread = threading.Thread(target=seen.append, args=(1,))
+        thread.start()
+        time.sleep(0.4)
+        first = [*seen]
+        ddp.barrier()
+        thread.join()
+        assert first == [1]
 """
 
 LEGAL = """
@@ -225,7 +236,11 @@ FOUND = {
         "rank 0 sets key ready at test_races.py:33; rank 1 looks for it at test_races.py:36;",
     ),
     "test_thread": ("fails when thread 1 of rank", "", "nothing orders the two"),
-    "test_own_point": ("fails when thread 1 of rank", "", "passes otherwise"),
+    "test_own_point": (
+        "fails when thread 1 of rank",
+        "",
+        "passes otherwise",
+    ),
     "test_sleeps_instead_of_a_barrier": (
         "fails when rank 0 is late before open(tokenizer.json) at test_races.py:64",
         "0@open:tokenizer.json#1'",
@@ -235,6 +250,11 @@ FOUND = {
         "fails when rank 0 is late before mkdir(made) at test_races.py:72",
         "0@mkdir:made#1'",
         "rank 0 makes made at test_races.py:72; rank 1 looks",
+    ),
+    "test_late_thread": (
+        "fails when thread 1 of rank 0, started at test_races.py:80, begins late; passes otherwise",
+        "0.1@begin#1'",
+        "",
     ),
 }
 

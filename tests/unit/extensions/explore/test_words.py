@@ -73,6 +73,11 @@ def test_the_first_line(schedule: str, line: str) -> None:
     assert shown(schedule, {}).splitlines()[0] == f"{line}; passes otherwise"
 
 
+def test_a_thread_that_begins_late_is_shown_by_the_line_that_starts_it() -> None:
+    line = "fails when thread 2 of rank 0, started at t.py:7, begins late; passes otherwise"
+    assert shown("0.2@begin#1", {"0.2@begin#1": "t.py:7"}).splitlines()[0] == line
+
+
 def test_several_holds_are_listed_each_with_its_conflict() -> None:
     sites = {"1@open:log#1": "t.py:5", "0@open:log#2": "t.py:7"}
     text = """\
@@ -154,13 +159,14 @@ def test_a_use_without_a_line_of_the_users_has_none() -> None:
 @pytest.mark.parametrize(
     ("counts", "text"),
     [
-        ((3, 0, 6), "explored: 3 conflicts, all orders, 6 runs"),
-        ((1, 0, 5), "explored: 1 conflict, all orders, 5 runs"),
-        ((0, 0, 4), "explored: no conflict, 4 runs"),
-        ((12, 8, 20), "explored: 12 conflicts, all orders of 4, 20 runs"),
+        ((3, 0, 0, 6), "explored: 3 conflicts, all orders, 6 runs"),
+        ((1, 0, 0, 5), "explored: 1 conflict, all orders, 5 runs"),
+        ((0, 0, 0, 4), "explored: no conflict, 4 runs"),
+        ((12, 8, 0, 20), "explored: 12 conflicts, all orders of 4 of them, 20 runs"),
+        ((1, 1, 1, 5), "explored: 1 conflict, not all orders, 1 undecided, 5 runs"),
     ],
 )
-def test_what_a_green_test_says(counts: tuple[int, int, int], text: str) -> None:
+def test_what_a_green_test_says(counts: tuple[int, int, int, int], text: str) -> None:
     assert words.explored(*counts) == text
 
 
