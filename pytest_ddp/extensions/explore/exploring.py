@@ -122,7 +122,7 @@ class TestRuns:
         result = yield from self._run("replay", schedule, ends)
         if not self._any_reached(schedule):
             return ItemVerdict(result)
-        heading = words.heading(schedule, self._sites, (), "")
+        heading = words.heading(schedule, self._sites, {}, "")
         return ItemVerdict(result, heading=heading, closing=words.replay_line(schedule))
 
     def explore(self, most: int) -> Runs:
@@ -165,6 +165,7 @@ class TestRuns:
         )
 
     def _try_schedules(self, first: RunResult, most: int) -> Runs:
+        undecided = 0
         while self._made < most and (schedule := self._exploration.next_schedule()) is not None:
             name = f"{self._made + 1} of {most}"
             result = yield from self._run(name, schedule)
@@ -179,11 +180,12 @@ class TestRuns:
                 test, message = self._item.nodeid, _first_line(result)
                 text = words.undecided(test, schedule, message, is_timeout=is_timeout)
                 self._tally.undecided.append(text)
+                undecided += 1
                 continue
             return self._found(schedule, result, most)
         self._tally.explored += 1
         kinds, open_kinds = self._exploration.kinds, self._exploration.open_kinds
-        self.words = words.explored(kinds, open_kinds, self._made)
+        self.words = words.explored(kinds, open_kinds, undecided, self._made)
         return ItemVerdict(first)
 
     def _found(self, schedule: Schedule, result: RunResult, most: int) -> ItemVerdict:

@@ -101,19 +101,24 @@ class Exploration:
         """Of how many of these some conflict was not yet tried in both orders."""
         return len({c.kind for pair, c in self._conflicts.items() if pair not in self._done})
 
-    def turned(self, schedule: Schedule) -> list[Conflict]:
+    def turned(self, schedule: Schedule) -> dict[Hold, Conflict]:
         """What the last run with a schedule has turned around: for each hold the most telling
         conflict, where one is known."""
         run = next(run for run in reversed(self._runs) if run.schedule == schedule)
         turned = [c for pair, c in self._conflicts.items() if run.has_turned(*pair)]
-        found = []
+        # Of two holds the second may turn back what the first one has turned around.
+        back = [_swapped(c) for pair, c in self._conflicts.items() if run.has_turned(*pair[::-1])]
+        found: dict[Hold, Conflict] = {}
         for hold in schedule:
             # Ranks that have died leave no events: what was meant to be turned around comes last.
-            found += [
-                *(conflict for conflict in turned if _hold(conflict) == hold),
-                *(conflict for conflict in reversed(turned) if conflict.held.thread == hold.thread),
-                *(conflict for conflict in self._conflicts.values() if _hold(conflict) == hold),
-            ][:1]
+            told = itertools.chain(
+                (conflict for conflict in turned if _hold(conflict) == hold),
+                (conflict for conflict in reversed(turned) if conflict.held.thread == hold.thread),
+                (conflict for conflict in self._conflicts.values() if _hold(conflict) == hold),
+                (conflict for conflict in back if _hold(conflict) == hold),
+            )
+            if conflict := next(told, None):
+                found[hold] = conflict
         return found
 
     def _open(self) -> list[Conflict]:
@@ -300,6 +305,12 @@ def _hold(conflict: Conflict) -> Hold:
     """The hold that turns a conflict around."""
     held = conflict.held
     return Hold(held.thread, held.point, held.number)
+
+
+def _swapped(conflict: Conflict) -> Conflict:
+    """The same conflict for a run in which the second use came first."""
+    first, second, use, other_use, _ = conflict
+    return Conflict(second, first, other_use, use, second)
 
 
 def _with_second_hold(

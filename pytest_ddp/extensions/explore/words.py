@@ -19,29 +19,30 @@ _SHORTER_NAME = 20
 
 
 def heading(
-    schedule: Schedule, sites: Mapping[Hold, str], turned: Sequence[Conflict], others: str
+    schedule: Schedule, sites: Mapping[Hold, str], turned: Mapping[Hold, Conflict], others: str
 ) -> str:
     """The lines above the verdict of a run that has failed under a schedule.
 
     Args:
         schedule: of the run.
         sites: the line of each hold's point, as far as known.
-        turned: the conflicts that the schedule has turned around, as far as known.
+        turned: the conflict that each hold has turned around, as far as known.
         others: how other runs ended, as :func:`other_runs` writes it; empty where there are none.
     """
     passes = "; passes otherwise" if others else ""
+    clauses = {hold: conflict_text(conflict) for hold, conflict in turned.items()}
     if len(schedule) == 1:
         lines = [_first_line(schedule[0], sites, passes)]
+        lines += _wrapped(f"({others})") if others else []
+        lines += _clauses(clauses.get(schedule[0], ""), "  ")
     else:
         threads = list(dict.fromkeys(_thread(hold.thread) for hold in schedule))
         are = "are late" if len(threads) > 1 else f"is late {len(schedule)} times"
         lines = [f"fails when {' and then '.join(threads)} {are}{passes}"]
         for number, hold in enumerate(schedule, 1):
             lines += _wrapped(f"{number}. {_late(hold, sites)}")
-    if others:
-        lines += _wrapped(f"({others})")
-    for conflict in turned:
-        lines += _clauses(conflict_text(conflict))
+            lines += _clauses(clauses.get(hold, ""), "     ")
+        lines += _wrapped(f"({others})") if others else []
     return "\n".join(lines)
 
 
@@ -112,17 +113,23 @@ def conflict_text(conflict: Conflict) -> str:
     )
 
 
-def explored(kinds: int, open_kinds: int, runs: int) -> str:
+def explored(kinds: int, open_kinds: int, undecided: int, runs: int) -> str:
     """What ``-v`` says beside a green test.
 
     Args:
         kinds: the kinds of conflicts that were found.
         open_kinds: those that have occurrences which were not tried.
+        undecided: failures that were no findings.
         runs: of the test.
     """
-    found = _counted(kinds, "conflict") if kinds else "no conflict"
-    tried = ", all orders" if not open_kinds else f", all orders of {kinds - open_kinds}"
-    return f"explored: {found}{tried if kinds else ''}, {_counted(runs, 'run')}"
+    said = [_counted(kinds, "conflict") if kinds else "no conflict"]
+    if kinds and open_kinds < kinds:
+        said.append(f"all orders of {kinds - open_kinds} of them" if open_kinds else "all orders")
+    elif kinds:
+        said.append("not all orders")
+    if undecided:
+        said.append(f"{undecided} undecided")
+    return f"explored: {', '.join([*said, _counted(runs, 'run')])}"
 
 
 def undecided(test: str, schedule: Schedule, message: str, *, is_timeout: bool) -> str:
@@ -181,11 +188,10 @@ def _first_line(hold: Hold, sites: Mapping[Hold, str], passes: str) -> str:
 
 
 def _late(hold: Hold, sites: Mapping[Hold, str], longest: int = _LONGEST_NAME) -> str:
-    thread = _thread(hold.thread)
+    thread, site = _thread(hold.thread), f" at {sites[hold]}" if sites.get(hold) else ""
     if hold.point == BEGIN:
-        return f"{thread} begins late"
+        return f"{thread}, started{site}, begins late" if site else f"{thread} begins late"
     times = f"its {_ordinal(hold.number)} " if hold.number > 1 else ""
-    site = f" at {sites[hold]}" if sites.get(hold) else ""
     return f"{thread} is late before {times}{point_text(hold.point, longest)}{site}"
 
 
@@ -219,15 +225,15 @@ def _shortened(name: str, longest: int = _LONGEST_NAME) -> str:
     return name if len(name) <= longest else f"...{name[3 - longest :]}"
 
 
-def _clauses(text: str) -> list[str]:
+def _clauses(text: str, indent: str) -> list[str]:
     """Lines that end where a clause does."""
     lines = [""]
     for clause in text.split("; "):
-        if lines[-1] and len(lines[-1]) + len(clause) > _WIDTH - 4:
+        if lines[-1] and len(indent) + len(lines[-1]) + len(clause) > _WIDTH - 2:
             lines[-1] += ";"
             lines.append("")
         lines[-1] += f"; {clause}" if lines[-1] else clause
-    return [part for line in lines for part in _wrapped(line)]
+    return [part for line in lines for part in _wrapped(line, indent)]
 
 
 def _wrapped(text: str, indent: str = "  ") -> list[str]:

@@ -61,7 +61,7 @@ class ExploredRun:
         """The test begins, on this thread."""
         self._recording.begin_thread(0)
         self._recording.is_on = True
-        self._recording.point(self._begin, has_line=False)
+        self._recording.point(self._begin, site="")
 
     def user_point(self, name: str) -> None:
         """A point of the user's own."""

@@ -169,7 +169,7 @@ class Recording:
         takes: Sequence[str] = (),
         *,
         communicates: bool = False,
-        has_line: bool = True,
+        site: str | None = None,
         arrive: Callable[[], None] = lambda: None,
     ) -> None:
         """The calling thread passes a point, after it was held there if the schedule wants that.
@@ -180,7 +180,7 @@ class Recording:
             gives: tokens; the same.
             takes: tokens.
             communicates: whether it is a collective, a message or an operation of the fixture.
-            has_line: whether a line of the test does it; none begins a thread.
+            site: the line of the test that does it, or empty; None for the calling one.
             arrive: is called before a hold there, and not without one.
         """
         events = self.own()
@@ -189,8 +189,8 @@ class Recording:
         events.is_quiet = True
         try:
             with self.guarded:
-                site = self._site() if has_line else ""
-                self._pass(events, name, site, uses, gives, takes, communicates, arrive)
+                line = self.site() if site is None else site
+                self._pass(events, name, line, uses, gives, takes, communicates, arrive)
         finally:
             events.is_quiet = False
 
@@ -229,7 +229,8 @@ class Recording:
         if len(rows) < KEPT:
             rows.append((time.monotonic(), *row))
 
-    def _site(self) -> str:
+    def site(self) -> str:
+        """The calling line of the test; empty if there is none."""
         frame = user_frame(_getframe(1))
         if frame is None:
             return ""

@@ -36,14 +36,17 @@ def watching_threads(recording: Recording, begin: str) -> Iterator[None]:
         is_tests = recording.own() is not None and not self.name.startswith(_LIBRARIES)
         if is_tests and _NUMBER not in vars(self):
             vars(self)[_NUMBER] = recording.new_number()
-            self.run = functools.partial(run, self, self.run)
+            site = ""
+            with recording.guarded:
+                site = recording.site()
+            self.run = functools.partial(run, self, self.run, site)
             recording.note(gives=token(self, "begins"))
         start(self)
 
-    def run(self: Any, original: Any) -> None:
+    def run(self: Any, original: Any, site: str) -> None:
         vars(self).pop("run", None)
         recording.begin_thread(vars(self)[_NUMBER])
-        recording.point(begin, takes=token(self, "begins"), has_line=False)
+        recording.point(begin, takes=token(self, "begins"), site=site)
         try:
             original()
         finally:

@@ -67,6 +67,7 @@ def test_an_expired_limit_after_a_bound_is_undecided_and_the_workers_counts_are_
     assert {"[gw0]", "[gw1]"} <= set(run.output.split())
     assert "ddp: 2 tests explored with 2 holds, 2 of them ended by a bound, not because" in run.flat
     assert "ddp: 2 tests not explored: it has one rank\n" in run.output
+    assert run.output.count("(explored: 1 conflict, not all orders, 1 undecided, 3 runs)") == 2
     for case in ("one", "other"):
         text = f"""\
 ddp: undecided: test_limits.py::test_own_limit[{case}]

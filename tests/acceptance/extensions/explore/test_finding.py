@@ -91,6 +91,17 @@ RACES = """
         assert (tmp_path / "made").is_dir()
 
 
+    def test_late_thread(ddp):
+        seen = []
+        thread = threading.Thread(target=seen.append, args=(1,))
+        thread.start()
+        time.sleep(0.4)
+        first = [*seen]
+        ddp.barrier()
+        thread.join()
+        assert first == [1]
+
+
     def until_it_exists(path):
         time.sleep(0.4)
         end = time.monotonic() + 30
@@ -259,7 +270,11 @@ FOUND = {
         "rank 0 sets key ready at test_races.py:33; rank 1 looks for it at test_races.py:36;",
     ),
     "test_thread": ("fails when thread 1 of rank", "", "nothing orders the two"),
-    "test_own_point": ("fails when thread 1 of rank", "", "passes otherwise"),
+    "test_own_point": (
+        "fails when thread 1 of rank",
+        "",
+        "passes otherwise",
+    ),
     "test_sleeps_instead_of_a_barrier": (
         "fails when rank 0 is late before open(tokenizer.json) at test_races.py:64",
         "0@open:tokenizer.json#1'",
@@ -270,15 +285,20 @@ FOUND = {
         "0@mkdir:made#1'",
         "rank 0 makes made at test_races.py:72; rank 1 looks",
     ),
+    "test_late_thread": (
+        "fails when thread 1 of rank 0, started at test_races.py:80, begins late; passes otherwise",
+        "0.1@begin#1'",
+        "",
+    ),
     "test_read_while_it_is_saved": (
-        "fails when rank 0 is late before write(last.ckpt) at test_races.py:88",
+        "fails when rank 0 is late before write(last.ckpt) at test_races.py:99",
         "0@write:last.ckpt#1'",
-        "rank 0 fills last.ckpt at test_races.py:88; rank 1 reads it",
+        "rank 0 fills last.ckpt at test_races.py:99; rank 1 reads it",
     ),
     "test_read_while_it_is_written": (
-        "fails when rank 0 is late before write(words.txt) at test_races.py:96",
+        "fails when rank 0 is late before write(words.txt) at test_races.py:107",
         "0@write:words.txt#1'",
-        "rank 0 fills words.txt at test_races.py:96; rank 1 reads it",
+        "rank 0 fills words.txt at test_races.py:107; rank 1 reads it",
     ),
 }
 

@@ -446,7 +446,7 @@ def test_a_conflict_whose_hold_ended_too_soon_is_tried_but_not_turned() -> None:
     assert hold == (Hold(RankThread(0), "open:a", 1),)
     exploration.ran(hold, by_threads([held, other, more, later]))
     assert exploration.open_kinds == 1
-    assert exploration.turned(hold)[0].first == held
+    assert exploration.turned(hold)[hold[0]].first == held
     assert exploration.next_schedule() == (Hold(RankThread(0), "open:b", 1),)
     exploration.ran((Hold(RankThread(0), "open:b", 1),), by_threads([held, other]))
     assert exploration.next_schedule() is None
@@ -552,7 +552,7 @@ def test_a_run_that_has_left_no_events_shows_nothing(
 
 def test_the_lines_of_a_finding() -> None:
     result = explore(removed_too_early)
-    (conflict,) = result.exploration.turned(result.schedules[-1])
+    (conflict,) = result.exploration.turned(result.schedules[-1]).values()
     assert (conflict.first.site, conflict.second.site) == ("t.py:5", "t.py:9")
 
 
@@ -562,7 +562,7 @@ def test_of_a_late_begin_the_last_conflict_that_it_has_turned_is_told() -> None:
         exploration.ran((), run(program).threads)
         exploration.ran((hold,), run(program, (hold,)).threads)
         exploration.ran((), run(program).threads)
-        return exploration.turned((hold,))[0].second.site
+        return exploration.turned((hold,))[hold].second.site
 
     assert turned(last_writer, Hold(RankThread(0), "begin")) == "t.py:5"
     assert turned(removed_too_early, Hold(RankThread(1), "open:best")) == "t.py:9"
@@ -571,7 +571,18 @@ def test_of_a_late_begin_the_last_conflict_that_it_has_turned_is_told() -> None:
 def test_of_two_holds_each_has_its_conflict() -> None:
     result = explore(two_stale_reads)
     turned = result.exploration.turned(result.schedules[-1])
-    assert [each.first.site for each in turned] == ["t.py:1", "t.py:7"]
+    assert tuple(turned) == result.schedules[-1]
+    assert [each.first.site for each in turned.values()] == ["t.py:1", "t.py:7"]
+
+
+def test_of_a_second_hold_it_is_told_what_it_has_turned_back() -> None:
+    result = explore(two_holders_of_a_lock)
+    late, back = result.exploration.turned(result.schedules[-1]).values()
+    assert (late.first.thread, late.first.point) == (RankThread(0), "open:lock")
+    assert back.first[:1] + back.first[2:4] == (RankThread(1), "open:count", 2)
+    assert back.second.thread == RankThread(0)
+    assert back.use in back.first.accesses
+    assert back.other_use in back.second.accesses
 
 
 # ---------------------------------------------------------------- random programs

@@ -28,11 +28,12 @@ def conflict(one: Access, other: Access, *, threads: Sequence[RankThread]) -> Co
 def shown(
     schedule: str,
     sites: Mapping[str, str],
-    turned: Sequence[Conflict] = (),
+    turned: Mapping[str, Conflict] | None = None,
     others: str = words.other_runs(4, 20, 2),
 ) -> str:
     by_hold = {parse_schedule(hold)[0]: site for hold, site in sites.items()}
-    return words.heading(parse_schedule(schedule), by_hold, turned, others)
+    conflicts = {parse_schedule(hold)[0]: each for hold, each in (turned or {}).items()}
+    return words.heading(parse_schedule(schedule), by_hold, conflicts, others)
 
 
 def test_the_heading_of_a_finding() -> None:
@@ -42,7 +43,7 @@ def test_the_heading_of_a_finding() -> None:
           rank 1 reads best.ckpt at trainer.py:88; rank 0 removes it at trainer.py:95;
           nothing orders the two"""
     hold = "1@open:best.ckpt#1"
-    assert shown(hold, {hold: "trainer.py:88"}, [TOO_EARLY]) == textwrap.dedent(text)
+    assert shown(hold, {hold: "trainer.py:88"}, {hold: TOO_EARLY}) == textwrap.dedent(text)
 
 
 def test_the_heading_of_a_replay_says_nothing_of_other_runs() -> None:
@@ -72,14 +73,22 @@ def test_the_first_line(schedule: str, line: str) -> None:
     assert shown(schedule, {}).splitlines()[0] == f"{line}; passes otherwise"
 
 
-def test_several_holds_are_listed() -> None:
+def test_a_thread_that_begins_late_is_shown_by_the_line_that_starts_it() -> None:
+    line = "fails when thread 2 of rank 0, started at t.py:7, begins late; passes otherwise"
+    assert shown("0.2@begin#1", {"0.2@begin#1": "t.py:7"}).splitlines()[0] == line
+
+
+def test_several_holds_are_listed_each_with_its_conflict() -> None:
     sites = {"1@open:log#1": "t.py:5", "0@open:log#2": "t.py:7"}
     text = """\
         fails when rank 1 and then rank 0 are late; passes otherwise
           1. rank 1 is late before open(log) at t.py:5
+             rank 1 reads best.ckpt at trainer.py:88; rank 0 removes it at trainer.py:95;
+             nothing orders the two
           2. rank 0 is late before its 2nd open(log) at t.py:7
           (schedule 4 of 20; 2 plain runs passed)"""
-    assert shown("1@open:log#1+0@open:log#2", sites) == textwrap.dedent(text)
+    turned = {"1@open:log#1": TOO_EARLY}
+    assert shown("1@open:log#1+0@open:log#2", sites, turned) == textwrap.dedent(text)
 
 
 def test_long_names_keep_their_ends_and_lines_their_width() -> None:
@@ -88,7 +97,7 @@ def test_long_names_keep_their_ends_and_lines_their_width() -> None:
     sites = {hold: "tests/integration/checkpointing/test_trainer.py:88"}
     uses = reads(name), changes(name, verb="removes")
     threads = RankThread(1), RankThread(0, 3)
-    lines = shown(hold, sites, [conflict(*uses, threads=threads)]).splitlines()
+    lines = shown(hold, sites, {hold: conflict(*uses, threads=threads)}).splitlines()
     assert "open(...0100/model.distcp) at test_trainer.py:88; passes" in lines[0]
     assert all(len(line) <= 100 for line in lines)
     assert words.replay_line(parse_schedule(hold)) == f"Replay: --ddp-schedule='{hold}'"
@@ -150,13 +159,14 @@ def test_a_use_without_a_line_of_the_users_has_none() -> None:
 @pytest.mark.parametrize(
     ("counts", "text"),
     [
-        ((3, 0, 6), "explored: 3 conflicts, all orders, 6 runs"),
-        ((1, 0, 5), "explored: 1 conflict, all orders, 5 runs"),
-        ((0, 0, 4), "explored: no conflict, 4 runs"),
-        ((12, 8, 20), "explored: 12 conflicts, all orders of 4, 20 runs"),
+        ((3, 0, 0, 6), "explored: 3 conflicts, all orders, 6 runs"),
+        ((1, 0, 0, 5), "explored: 1 conflict, all orders, 5 runs"),
+        ((0, 0, 0, 4), "explored: no conflict, 4 runs"),
+        ((12, 8, 0, 20), "explored: 12 conflicts, all orders of 4 of them, 20 runs"),
+        ((1, 1, 1, 5), "explored: 1 conflict, not all orders, 1 undecided, 5 runs"),
     ],
 )
-def test_what_a_green_test_says(counts: tuple[int, int, int], text: str) -> None:
+def test_what_a_green_test_says(counts: tuple[int, int, int, int], text: str) -> None:
     assert words.explored(*counts) == text
 
 
