@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ddp import extending, hookspecs
-from pytest_ddp.session.neighbours import tear_down_ordinary
+from pytest_ddp.session.neighbours import finish_test
 from pytest_ddp.settings.import_log import IMPORT_LOG, ImportLog
 from pytest_ddp.settings.mark import WORLD_SIZE_PARAM, add_marker, read_mark
 from pytest_ddp.settings.marked_items import MARK, check_items, read_marks
@@ -213,7 +213,7 @@ class Hooks:
 
         def run() -> list[pytest.TestReport]:
             plan = plans.pop() if plans else self._controller.run_plan(item)
-            return tear_down_ordinary(item, nextitem, self._controller.run(item, nextitem, plan))
+            return finish_test(item, nextitem, self._controller.run(item, nextitem, plan))
 
         if not (reruns and self._drivers.drive(item, nextitem, run)):
             item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)

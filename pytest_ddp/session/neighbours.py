@@ -6,7 +6,25 @@ import pytest
 from _pytest.runner import CallInfo
 
 
-def tear_down_ordinary(
+def finish_test(
+    item: pytest.Item, next_item: pytest.Item | None, reports: list[pytest.TestReport]
+) -> list[pytest.TestReport]:
+    """Tear down what ordinary tests left up, and show plugins the reports that pytest gets.
+
+    Args:
+        item: a ddp test that is over.
+        next_item: the test after it.
+        reports: its merged reports.
+
+    Returns:
+        the reports with an error of that teardown.
+    """
+    reports = _tear_down_ordinary(item, next_item, reports)
+    item.config.hook.pytest_ddp_test_finished(item=item, reports=reports)
+    return reports
+
+
+def _tear_down_ordinary(
     item: pytest.Item, next_item: pytest.Item | None, reports: list[pytest.TestReport]
 ) -> list[pytest.TestReport]:
     """Tear down fixtures that ordinary tests before a ddp test left up.
@@ -17,7 +35,6 @@ def tear_down_ordinary(
     test of a module.
     """
     state = item.session._setupstate
-    item.config.hook.pytest_ddp_test_finished(item=item, reports=reports)
     call = CallInfo.from_call(lambda: state.teardown_exact(next_item), when="teardown")
     if call.excinfo is None:
         return reports

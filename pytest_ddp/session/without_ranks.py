@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_ddp.session.neighbours import tear_down_ordinary
+from pytest_ddp.session.neighbours import finish_test
 from pytest_ddp.session.synthetic_reports import failed_without_ranks, skipped_without_ranks
 from pytest_ddp.settings.marked_items import MARK, check_items, read_marks
 from pytest_ddp.settings.options import Options, Unsupported
@@ -55,7 +55,7 @@ class WithoutRanks:
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         make_reports = skipped_without_ranks if self._skips else failed_without_ranks
         reports = make_reports(item, self._problem)
-        for report in tear_down_ordinary(item, nextitem, reports):
+        for report in finish_test(item, nextitem, reports):
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True

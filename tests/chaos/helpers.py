@@ -26,12 +26,6 @@ class Odd(BaseException):
     pass
 
 
-class Unpicklable(Exception):
-    def __init__(self):
-        super().__init__("holds a lock")
-        self.lock = threading.Lock()
-
-
 def rank():
     return int(os.environ["RANK"])
 

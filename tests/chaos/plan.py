@@ -6,6 +6,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tests.acceptance.ends.deaths import DEFINITIONS
 from tests.chaos.case import Draw
 from tests.chaos.files import Expected, Writer
 from tests.chaos.helpers import HELPERS, WIDE, wide_fixture
@@ -80,7 +81,7 @@ def plan(seed: int, *, kills: float = KILLS, tests: int = TESTS) -> Plan:
     session = {f"of_session_{use}": use for use in wide}
     writer = Writer(draw, xdist=xdist, wide=tuple(session))
     folder = "t0/" if draw.chance(0.4) else ""
-    files = {"helpers.py": HELPERS, "conftest.py": _conftest("session", session)}
+    files = {"helpers.py": HELPERS + DEFINITIONS, "conftest.py": _conftest("session", session)}
     if folder:
         package = {f"of_package_{use}": use for use in draw.some(WIDE, 1)}
         files["t0/__init__.py"] = ""

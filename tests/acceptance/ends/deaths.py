@@ -1,28 +1,15 @@
 """The ways in which a rank can fail, as lines of test code, and what must be said of them.
 
-Data for ``test_verdict_death.py``: every line is run on every rank position, in the
-body of a test and where it applies in a fixture's setup and teardown.
+For ``test_verdict_death.py``, in which every line is run on every rank position, in the body of a
+test and where it applies in a fixture's setup and teardown; and for ``tests/chaos``, in which other
+things happen at the same time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-PRELUDE = '''
-"""Written by an acceptance test."""
-import ctypes
-import os
-import signal
-import sys
-import threading
-
-import pytest
-import torch
-import torch.distributed as dist
-
-libc = ctypes.CDLL(None)
-
-
+DEFINITIONS = """
 class Unpicklable(Exception):
     def __init__(self):
         super().__init__("holds a lock")
@@ -40,7 +27,25 @@ def descend(depth):
 
 def answer(rank):
     return rank + 40
+"""
+"""What the lines call."""
 
+PRELUDE = f'''
+"""Written by an acceptance test."""
+import ctypes
+import os
+import signal
+import sys
+import threading
+from os import getpid
+
+import pytest
+import torch
+import torch.distributed as dist
+
+libc = ctypes.CDLL(None)
+
+{DEFINITIONS}
 
 def sum_of_ones():
     ones = torch.ones(1)
@@ -71,26 +76,34 @@ class Death:
     """False where nothing can be written any more."""
 
 
-DEATHS = (
+EXCEPTIONS = (
     Death("raises", 'raise ValueError("broken here")', "ValueError: broken here"),
     Death("assert", "assert answer(ddp.rank) == 99", "assert {answer} == 99"),
-    Death("sigsegv", "ctypes.string_at(0)", "SIGSEGV"),
-    Death("sigabrt", "os.abort()", "SIGABRT"),
-    Death("sigkill", "os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL", leaves_line=False),
-    Death("sigterm", "os.kill(os.getpid(), signal.SIGTERM)", "SIGTERM"),
-    Death("exit0", "os._exit(0)", "exited with code 0"),
-    Death("exit3", "os._exit(3)", "exited with code 3"),
-    Death("sys_exit0", "sys.exit(0)", "SystemExit: 0"),
-    Death("sys_exit3", "sys.exit(3)", "SystemExit: 3", in_fixtures=False),
-    Death("libc_exit0", "libc.exit(0)", "exited with code 0"),
     Death("unpicklable", "raise Unpicklable", "Unpicklable: holds a lock", in_fixtures=False),
     Death("unprintable", "raise Unprintable", "Unprintable", in_fixtures=False),
     Death("recursion", "descend(0)", "RecursionError", in_fixtures=False),
-    Death("keyboard_interrupt", "raise KeyboardInterrupt", "KeyboardInterrupt"),
-    Death("sigint", "os.kill(os.getpid(), signal.SIGINT)", "KeyboardInterrupt", in_fixtures=False),
-    Death("system_exit", 'raise SystemExit("leaving")', "SystemExit: leaving", in_fixtures=False),
     Death("pytest_fail", 'pytest.fail("on purpose")', "on purpose", in_fixtures=False),
 )
+"""What any test may raise."""
+BASE_EXCEPTIONS = (
+    Death("sys_exit0", "sys.exit(0)", "SystemExit: 0"),
+    Death("sys_exit3", "sys.exit(3)", "SystemExit: 3", in_fixtures=False),
+    Death("system_exit", 'raise SystemExit("leaving")', "SystemExit: leaving", in_fixtures=False),
+    Death("keyboard_interrupt", "raise KeyboardInterrupt", "KeyboardInterrupt"),
+    Death("sigint", "os.kill(getpid(), signal.SIGINT)", "KeyboardInterrupt", in_fixtures=False),
+)
+"""What ends a session in plain pytest, or the process."""
+ENDS = (
+    Death("sigsegv", "ctypes.string_at(0)", "SIGSEGV"),
+    Death("sigabrt", "os.abort()", "SIGABRT"),
+    Death("sigkill", "os.kill(getpid(), signal.SIGKILL)", "SIGKILL", leaves_line=False),
+    Death("sigterm", "os.kill(getpid(), signal.SIGTERM)", "SIGTERM"),
+    Death("exit0", "os._exit(0)", "exited with code 0"),
+    Death("exit3", "os._exit(3)", "exited with code 3"),
+    Death("libc_exit0", "libc.exit(0)", "exited with code 0"),
+)
+"""The process is gone at once."""
+DEATHS = (*EXCEPTIONS, *BASE_EXCEPTIONS, *ENDS)
 
 _BODY = """
 

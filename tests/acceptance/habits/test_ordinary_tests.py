@@ -26,15 +26,23 @@ FIRST = """
     def test_ddp_at_the_end(ddp):
         pass
 """
+FINISHED = """
+    def pytest_ddp_test_finished(item, reports):
+        phases = [f"{report.when} {report.outcome}" for report in reports]
+        print(f"finished {item.name}: {', '.join(phases)}.")
+"""
 
 
 @pytest.mark.parametrize("late", [None, "1"])
 def test_module_that_ends_with_a_ddp_test_is_torn_down(suite: Suite, late: str | None) -> None:
+    suite.write("conftest.py", FINISHED)
     suite.write("test_first.py", FIRST)
     suite.write("test_second.py", "def test_next(): pass")
     # In one process: xdist may give the module's tests to two.
-    finished = suite.run(env={"FAIL_LATE": late}, extra=())
+    finished = suite.run("-s", env={"FAIL_LATE": late}, extra=())
     finished.assert_outcomes(passed=3, error=1 if late else 0)
+    phases = [f"{r.when} {r.outcome}" for r in finished["test_ddp_at_the_end"].reports]
+    assert f"finished test_ddp_at_the_end: {', '.join(phases)}." in finished.stdout
     if late:
         assert "too late" in finished["test_ddp_at_the_end"].text
 

@@ -6,12 +6,12 @@ import textwrap
 
 from tests.chaos.case import ERROR, PASSED, TEARDOWN_ERROR, Draw, on
 from tests.chaos.kinds.deaths import WAYS
-from tests.chaos.kinds.failures import EXCEPTIONS, LEAVE_BY_BASE_EXCEPTION
+from tests.chaos.kinds.failures import EXCEPTIONS
 
 LIMIT = 10
 """Seconds for a test, of which a loaded machine needs some."""
 FAULTS = {
-    **{kind: line for kind, line in EXCEPTIONS.items() if kind not in LEAVE_BY_BASE_EXCEPTION},
+    **EXCEPTIONS,
     **WAYS,
     "deadlock": "dist.barrier()",
     "timeout": "time.sleep(600)",

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+from tests.acceptance.ends.deaths import ENDS
 from tests.chaos.case import FAILED, PHASES, Case, Draw, in_phase, on
 from tests.chaos.kinds.failures import PEERS
 
 WAYS = {
-    "os._exit(0)": "os._exit(0)",
-    "os._exit(3)": "os._exit(3)",
-    "libc exit": "libc.exit(0)",
-    "SIGKILL": "os.kill(getpid(), signal.SIGKILL)",
-    "SIGTERM": "os.kill(getpid(), signal.SIGTERM)",
-    "SIGSEGV": "ctypes.string_at(0)",
-    "SIGABRT": "os.abort()",
+    **{death.name: death.line for death in ENDS},
     "SIGKILL of its group": "os.killpg(0, signal.SIGKILL)",
     "SIGKILL in a thread": """
         threading.Thread(target=os.kill, args=(getpid(), signal.SIGKILL)).start()
@@ -75,7 +70,7 @@ def of_all_by_one(draw: Draw) -> Case:
 
 def in_a_collective(draw: Draw) -> Case:
     """A rank dies between collectives that its peers go on to issue."""
-    size, way = draw.size(2), draw.one(["SIGKILL", "os._exit(0)", "SIGSEGV"])
+    size, way = draw.size(2), draw.one(["sigkill", "exit0", "sigsegv"])
     death = on([draw.one(range(size))], f"if n == 7:\n    {WAYS[way]}")
     body = "for n in range(20):\n" + "\n".join(
         f"    {line}" for line in f"{death}\ntotal()".splitlines()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.acceptance.ends import deaths
 from tests.chaos.case import (
     ANYTHING,
     ERROR,
@@ -17,23 +18,15 @@ from tests.chaos.case import (
     on,
 )
 
-EXCEPTIONS = {
-    "assert": "assert ddp.rank < 0",
-    "ValueError": "raise ValueError('broken')",
-    "unpicklable": "raise Unpicklable",
-    "pytest.fail": "pytest.fail('on purpose')",
-    "KeyboardInterrupt": "raise KeyboardInterrupt",
-    "sys.exit(0)": "sys.exit(0)",
-    "sys.exit(3)": "sys.exit(3)",
-    "SIGINT": "os.kill(getpid(), signal.SIGINT)\ntime.sleep(5)",
+LEAVE_BY_BASE_EXCEPTION = {
+    **{death.name: death.line for death in deaths.BASE_EXCEPTIONS},
     "GeneratorExit": "raise GeneratorExit",
     "BaseException": "raise Odd",
+}
+EXCEPTIONS = {
+    **{death.name: death.line for death in deaths.EXCEPTIONS},
     "MemoryError": "raise MemoryError",
     "StopIteration": "next(iter(()))",
-}
-LEAVE_BY_BASE_EXCEPTION = {
-    *("KeyboardInterrupt", "sys.exit(0)", "sys.exit(3)", "SIGINT", "GeneratorExit"),
-    "BaseException",
 }
 PEERS = {
     "peers end": "pass",
@@ -45,14 +38,9 @@ PEERS = {
 
 
 def exception(draw: Draw) -> Case:
-    size = draw.size()
-    ranks, phase, kind, peers = (
-        draw.ranks(size),
-        draw.phase(),
-        draw.one(EXCEPTIONS),
-        draw.one(PEERS),
-    )
-    lines = on(ranks, EXCEPTIONS[kind], PEERS[peers])
+    size, every = draw.size(), EXCEPTIONS | LEAVE_BY_BASE_EXCEPTION
+    ranks, phase, kind, peers = draw.ranks(size), draw.phase(), draw.one(every), draw.one(PEERS)
+    lines = on(ranks, every[kind], PEERS[peers])
     return Case(
         f"{kind} on {ranks} in {phase}, {peers}",
         PHASES[phase],
