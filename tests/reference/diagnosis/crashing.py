@@ -59,8 +59,6 @@ def main(deed: str) -> None:
         raise LookupError("no such shard")
     if deed == "silent" and second:
         os._exit(0)
-    if deed == "leaves" and second:
-        sys.exit(3)
     for _ in range(2):
         wrapped(torch.ones(1, 2)).sum().backward()
     # While a model outlives the group, its end may wait for a thread of gloo's without end.

@@ -99,6 +99,7 @@ WRONG_OPTIONS = [
     ("ddp_timeout", "nan", "seconds above 0"),
     ("ddp_timeout", "5min", "seconds above 0"),
     ("ddp_start_method", "forkserver", "fork and spawn"),
+    ("ddp_seed", "-1", "a whole number from 0"),
     ("ddp_output", "rank1", "failed, all and rank0"),
 ]
 

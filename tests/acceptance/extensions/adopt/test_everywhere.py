@@ -110,10 +110,9 @@ def test_a_group_of_a_module_fixture_is_not_left_behind(suite: Suite) -> None:
     assert not found.warnings
 
 
-@pytest.mark.parametrize("value", ["none", "0", "-1", "2.5"])
-def test_a_wrong_number_is_refused(suite: Suite, value: str) -> None:
+def test_a_wrong_number_is_refused(suite: Suite) -> None:
     suite.write("conftest.py", "raise AssertionError('too late')")
-    found = suite.run(f"--ddp-everywhere={value}")
+    found = suite.run("--ddp-everywhere=none")
     assert found.returncode == pytest.ExitCode.USAGE_ERROR
-    assert f"ERROR: --ddp-everywhere={value}: " in found.output
+    assert "ERROR: --ddp-everywhere=none: " in found.output
     assert "one machine takes a whole number of ranks from 1 to 64" in found.flat

@@ -87,14 +87,13 @@ def test_a_finding_may_be_expected(suite: Suite, severity: str) -> None:
     assert text.rstrip().endswith("DDP-061: python -m pytest_ddp explain DDP-061")
 
 
-@pytest.mark.parametrize("value", ["gloo", "ncl", 3, "cpu:nccl,cuda:gloo"])
-def test_a_wrong_value_is_an_error_of_the_collection(suite: Suite, value: object) -> None:
+def test_a_wrong_value_is_an_error_of_the_collection(suite: Suite) -> None:
     suite.write(
         "test_wrong.py",
-        f"import pytest\n@pytest.mark.ddp(world_size=2, portable={value!r})\ndef test_x(): ...",
+        "import pytest\n@pytest.mark.ddp(world_size=2, portable='gloo')\ndef test_x(): ...",
     )
     said = flat(suite.run().stdout)
-    assert f"@pytest.mark.ddp(portable={value!r}): it is the backend of production" in said
+    assert "@pytest.mark.ddp(portable='gloo'): it is the backend of production" in said
     assert "test_wrong.py::test_x" in said
 
 

@@ -48,9 +48,3 @@ def test_a_point_in_a_parameter_is_no_name(folder: Path) -> None:
     assert names(folder, *tests, passed="test_a[1]", used="") == []
     assert names(folder, *tests, passed="test_a[1] test_a[1.5]", used="") == ["test_a-1.5"]
     assert without_test([item(folder, "test_a[1]")]) == []
-
-
-def test_a_test_that_is_gone_is_another_matter(folder: Path) -> None:
-    (folder / "test_c.txt").touch()
-    assert names(folder, "test_a", passed="test_a", used="") == []
-    assert without_test([item(folder, "test_a")]) == ["__comms__/test_train/test_c.txt"]

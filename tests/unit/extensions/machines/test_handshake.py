@@ -51,11 +51,6 @@ def test_frames_come_in_any_pieces() -> None:
     ]
 
 
-def test_an_agent_with_another_secret_is_refused() -> None:
-    with pytest.raises(SealError, match="wrong session secret"):
-        sealed(theirs=b"of another session")
-
-
 def test_a_hub_with_another_secret_is_refused() -> None:
     gate = ServerHandshake(SECRET)
     knock = ClientHandshake(SECRET, gate.greeting)

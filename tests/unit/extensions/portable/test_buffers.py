@@ -70,15 +70,6 @@ def test_a_read_of_a_result(rank: Rank) -> None:
     assert rank.found == [(False, "aten.sum.default")]
 
 
-def test_one_finding_for_each_operation(rank: Rank) -> None:
-    x = torch.ones(4)
-    handle = rank.issue("allreduce_", [x])
-    x.sum()
-    x.mul_(2)
-    rank.wait(handle)
-    assert len(rank.found) == 1
-
-
 @pytest.mark.parametrize("name", ["send", "_allgather_base_", "_reduce_scatter_base_"])
 def test_a_change_of_an_input_that_no_operator_makes(rank: Rank, name: str) -> None:
     x, out = torch.ones(4), torch.zeros(8)
@@ -127,43 +118,6 @@ def test_a_storage_that_is_freed_or_exchanged(rank: Rank) -> None:
     y.set_(torch.zeros(4).untyped_storage())
     rank.wait(handles[1])
     assert rank.found == []
-
-
-def test_a_later_wait_of_the_group_ends_earlier_ones(rank: Rank) -> None:
-    x, y = torch.ones(4), torch.ones(4)
-    rank.issue("allreduce_", [x])
-    rank.wait(rank.issue("allreduce_", [y]))
-    x.sum()
-    assert rank.found == []
-
-
-def test_a_wait_of_another_group_does_not(rank: Rank) -> None:
-    x, y = torch.ones(4), torch.ones(4)
-    rank.issue("allreduce_", [x])
-    rank.wait(rank.issue("allreduce_", [y], group="dp"))
-    x.sum()
-    assert rank.found == [(False, "aten.sum.default")]
-
-
-def test_operations_of_one_group_are_in_order(rank: Rank) -> None:
-    x, out = torch.ones(4), torch.zeros(8)
-    rank.issue("allreduce_", [x])
-    rank.wait(rank.issue("_allgather_base_", out, x))
-    assert rank.found == []
-
-
-@pytest.mark.parametrize(
-    ("first", "then", "is_found"),
-    [("allreduce_", "allreduce_", True), ("send", "allreduce_", True), ("send", "send", False)],
-)
-def test_operations_of_two_groups_are_not(
-    rank: Rank, first: str, then: str, is_found: bool
-) -> None:
-    x = torch.ones(4)
-    handles = [rank.issue(first, [x]), rank.issue(then, [x], group="dp")]
-    for handle in handles:
-        rank.wait(handle)
-    assert bool(rank.found) == is_found
 
 
 def test_in_place_as_fsdp_gathers(rank: Rank) -> None:

@@ -39,7 +39,10 @@ def test_as_torch_stores_it() -> None:
     assert check("CPU:Gloo,CUDA:NCCL") == MIXED
 
 
-@pytest.mark.parametrize("value", ["gloo", "auto", "cuda:gloo", "nccl,gloo", 1, True, ["nccl"]])
+@pytest.mark.parametrize(
+    "value",
+    ["gloo", "auto", "cuda:gloo", "cpu:nccl,cuda:gloo", "nccl,gloo", 1, True, ["nccl"]],
+)
 def test_wrong(value: object) -> None:
     with pytest.raises(ValueError, match="it is the backend of production"):
         check(value)
