@@ -93,12 +93,6 @@ def test_refusing_alone_is_named() -> None:
     assert str(violation) == "start: rank 0 acted, rank 1 raised KeyError: 'RANK'"
 
 
-def test_another_rank_in_another_stage_is_named() -> None:
-    stages = [Guarded(r, "a", r == 0) for r in ALL] + [Guarded(r, "b", r == 1) for r in ALL]
-    (violation,) = judge.judge_guard(stages)
-    assert str(violation) == "another rank acts from stage to stage: a: rank 0; b: rank 1"
-
-
 def test_each_machine_has_one_that_acts_where_that_is_declared() -> None:
     alone = [Guarded(r, "a", r == 0) for r in range(4)]
     both = [Guarded(r, "b", r in (0, 2), machine=r // 2) for r in range(4)]

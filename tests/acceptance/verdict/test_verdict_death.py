@@ -156,24 +156,6 @@ def test_all_killed(ddp):
 
 
 @pytest.mark.ddp(world_size=3)
-def test_returns_early_0(ddp):
-    if ddp.rank != 0:
-        sum_of_ones()  # blocked 0
-
-
-@pytest.mark.ddp(world_size=3)
-def test_returns_early_1(ddp):
-    if ddp.rank != 1:
-        sum_of_ones()  # blocked 1
-
-
-@pytest.mark.ddp(world_size=3)
-def test_returns_early_2(ddp):
-    if ddp.rank != 2:
-        sum_of_ones()  # blocked 2
-
-
-@pytest.mark.ddp(world_size=3)
 def test_body_and_teardown(ddp, request):
     @request.addfinalizer
     def finalize():
@@ -186,9 +168,6 @@ SEVERAL_NAMES = (
     "all_alike",
     "all_die",
     "all_killed",
-    "returns_early_0",
-    "returns_early_1",
-    "returns_early_2",
     "body_and_teardown",
 )
 
@@ -320,21 +299,6 @@ def test_failures_of_body_and_teardown_are_both_reported(odd: Finished) -> None:
     assert result.verdict == "failed+error"
     assert "in body" in result.phase("call").text
     assert "in teardown" in result.phase("teardown").text
-
-
-@pytest.mark.parametrize("rank", range(3))
-def test_early_return_is_a_failure(odd: Finished, rank: int) -> None:
-    """It is proved as a deadlock, long before the deadline."""
-    result = odd[f"test_returns_early_{rank}"]
-    waiting = min({0, 1, 2} - {rank})
-    line = line_of(with_next(SEVERAL), f"blocked {rank}")
-    assert result.verdict == "failed"
-    assert result.phase("call").message == (
-        f"deadlock: rank {waiting} waits in all_reduce #1 of the default group, "
-        f"rank {rank} has ended the test without it"
-    )
-    assert f"test_several.py:{line}" in result.text
-    assert AT_THE_DEADLINE not in result.text
 
 
 def test_forked_child_is_not_taken_for_the_rank(odd: Finished) -> None:

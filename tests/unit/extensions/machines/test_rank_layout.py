@@ -278,8 +278,3 @@ def test_more_ranks_than_one_machine_takes_are_spread() -> None:
     assert (got.skip, got.nodes[::8], len(got.seeds)) == (None, tuple(range(16)), 128)
     words = "129 ranks, at most 64 on one: 3 machines needed, 2 in this session"
     assert plan(129, (0, 0)).skip == words
-
-
-def test_fewer_machines_than_so_many_ranks_need_contradict_the_mark() -> None:
-    with pytest.raises(pytest.UsageError, match=r"nodes=2, world_size=129"):
-        plan(129, (0,) * 4, nodes=2)
