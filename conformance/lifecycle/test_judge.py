@@ -46,10 +46,6 @@ def texts(found: object) -> list[str]:
 # ------------------------------------------------------------------ LIF-01
 
 
-def test_a_run_to_the_end_passes() -> None:
-    assert judge.judge_finished([*STEPS, *DONE]) == ()
-
-
 def test_the_first_to_end_is_told_first() -> None:
     history = [
         Happened(0, "wrap", "train.py:9"),
@@ -85,10 +81,6 @@ def test_an_exit_code_of_0_alone_is_no_end() -> None:
     history = [*STEPS, DONE[0], Ended(1, 1, 0, False)]
     (text,) = texts(judge.judge_finished(history))
     assert "rank 1 left with exit code 0 before its entry had come to its end" in text
-
-
-def test_a_rank_without_a_step_has_not_trained() -> None:
-    assert texts(judge.judge_finished([STEP, *DONE])) == ["rank 1 made no optimizer step"]
 
 
 # ------------------------------------------------------------------ LIF-02
@@ -157,10 +149,6 @@ def test_other_parameters_files_and_ends_are_named() -> None:
 
 
 # ------------------------------------------------------------------ LIF-04
-
-
-def test_an_optimizer_of_the_live_parameters_passes() -> None:
-    assert judge.judge_optimizer(STEPS) == ()
 
 
 def test_sharded_parameters_are_idle_only_if_no_ranks_part_changes() -> None:

@@ -167,10 +167,6 @@ def test_a_late_effect_is_named() -> None:
     assert str(found).endswith("sample 0 is of w1, meant is w2")
 
 
-def test_workers_that_know_their_rank_pass() -> None:
-    assert judge.judge_readers([WindowReader(rank, 0, rank, 0) for rank in (0, 1)]) == ()
-
-
 def test_workers_that_take_themselves_for_another_rank_are_named_once() -> None:
     found = judge.judge_readers(
         [WindowReader(0, 0, 0, 0), WindowReader(1, 3, 0, 1), WindowReader(1, 5, 0, 0)]
