@@ -35,7 +35,17 @@ def _tear_down_ordinary(
     test of a module.
     """
     state = item.session._setupstate
-    call = CallInfo.from_call(lambda: state.teardown_exact(next_item), when="teardown")
+    ends_session: tuple[type[BaseException], ...] = (pytest.exit.Exception,)
+    if not item.config.getoption("usepdb", False):
+        ends_session += (KeyboardInterrupt,)
+    try:
+        call = CallInfo.from_call(
+            lambda: state.teardown_exact(next_item), when="teardown", reraise=ends_session
+        )
+    except ends_session:
+        for report in reports:  # the last chance: the verdict would be lost
+            item.ihook.pytest_runtest_logreport(report=report)
+        raise
     if call.excinfo is None:
         return reports
     failed = pytest.TestReport.from_item_and_call(item, call)

@@ -14,8 +14,9 @@ FIRST = """
     @pytest.fixture(scope="module", autouse=True)
     def wide():
         yield
-        if "FAIL_LATE" in os.environ and "RANK" not in os.environ:
-            raise ValueError("too late")
+        if "RANK" not in os.environ and (late := os.environ.get("FAIL_LATE")):
+            errors = {"exit": pytest.exit.Exception, "ctrl-c": KeyboardInterrupt}
+            raise errors.get(late, ValueError)("too late")
 
 
     def test_ordinary():
@@ -45,6 +46,16 @@ def test_module_that_ends_with_a_ddp_test_is_torn_down(suite: Suite, late: str |
     assert f"finished test_ddp_at_the_end: {', '.join(phases)}." in finished.stdout
     if late:
         assert "too late" in finished["test_ddp_at_the_end"].text
+
+
+@pytest.mark.parametrize("late", ["exit", "ctrl-c"])
+def test_that_teardown_may_end_the_session(suite: Suite, late: str) -> None:
+    suite.write("test_first.py", FIRST)
+    suite.write("test_second.py", "def test_next(): pass")
+    finished = suite.run(env={"FAIL_LATE": late}, extra=())
+    assert finished.returncode == pytest.ExitCode.INTERRUPTED
+    finished.assert_outcomes(passed=2)
+    assert ("Exit: too late" if late == "exit" else "KeyboardInterrupt") in finished.output
 
 
 @pytest.mark.parametrize("ddp", [False, True])
