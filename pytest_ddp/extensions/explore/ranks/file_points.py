@@ -67,12 +67,16 @@ class FilePoints:
             return  # what it lists or removes has events of its own
         name = names[0]
         self._point("open", name, lambda: self._opening(path, name, flags))
-        if is_emptied and not os.path.isdir(path):  # tempfile opens a file of its own there
+        if is_emptied:
             self._writes(path, name)
 
     def _writes(self, path: Any, name: str) -> None:
         """A file that was opened is there, and empty, until it is written."""
-        uses = [_changes(ThingKind.FILE, name, "fills")]
+
+        def uses() -> list[Access]:
+            # tempfile gives the folder of a file.
+            return [] if os.path.isdir(path) else [_changes(ThingKind.FILE, name, "fills")]
+
         self.recording.point(f"write:{point_name(name)}", uses, arrive=lambda: _make_empty(path))
 
     def _opening(self, path: Any, name: str, flags: int) -> list[Access]:
