@@ -127,8 +127,9 @@ def page(races: Sequence[Row], legal: Sequence[Exploration]) -> str:
         names = ", ".join(_words(name) for name in accused(legal)) or "none"
         undecided = sum(one.undecided for one in legal)
         seconds = ", ".join(f"{one.seconds:.0f}" for one in legal)
+        sessions = "session" if len(legal) == 1 else "sessions"
         lines += [
-            f"Of {len(legal[0].outcomes)} legal programs in {len(legal)} sessions ({seconds} s), "
+            f"Of {len(legal[0].outcomes)} legal programs in {len(legal)} {sessions} ({seconds} s), "
             f"accused: {names}; undecided: {undecided}.",
             "",
         ]
