@@ -155,7 +155,7 @@ def test_the_table_has_what_was_found() -> None:
     assert (
         "| [a](https://a/b) | 2 | 120 | 4, none | 10, 10 | 6 of 6 | none of 9 | run 3 | none of 7 |"
     ) in made
-    assert "Of 2 legal programs in 1 sessions (10 s), accused: d; undecided: 2." in made
+    assert "Of 2 legal programs in 1 session (10 s), accused: d; undecided: 2." in made
     assert "2 of 150 holds ended by time." in made
     assert (
         "Of 1 races among many points in equal time: explored 1, count 0, random sleeps 1, "
