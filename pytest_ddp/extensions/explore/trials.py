@@ -224,25 +224,29 @@ class Exploration:
                     rated.append((rank, conflict.kind, schedule))
                     occurrences[same] += 1
         # sorted() keeps the order of what is equal, here that of the runs.
+        alone = self._untried_kinds(plain)
         for _, kind, schedule in sorted(rated, key=itemgetter(0)):
-            if own := self._own_hold(kind):
-                yield (own,)
+            if kind in alone:
+                yield (alone[kind],)
             yield schedule
         begins = self._begins()
         if len(begins) > 2:
             yield from itertools.permutations(begins, 2)
 
-    def _own_hold(self, kind: Kind) -> Hold | None:
-        """The first hold of a kind; None if one of these was tried, or there is none.
+    def _untried_kinds(self, plain: set[Hold]) -> dict[Kind, Hold]:
+        """The first hold of each kind of which none was tried alone.
 
         An earlier hold may have turned the kind around together with others. To turn it around by
         itself may be enough, as where a thread must not see one of two files without the other.
         """
-        plain = self._plain_holds()
-        own = [_hold(each) for each in self._conflicts.values() if each.kind == kind]
-        own = [hold for hold in own if hold in plain]
         tried = {run.schedule for run in self._runs}
-        return None if any((hold,) in tried for hold in own) else next(iter(own), None)
+        holds: defaultdict[Kind, list[Hold]] = defaultdict(list)
+        for conflict in self._conflicts.values():
+            if (hold := _hold(conflict)) in plain:
+                holds[conflict.kind].append(hold)
+        return {
+            kind: own[0] for kind, own in holds.items() if not any((hold,) in tried for hold in own)
+        }
 
     def _is_done(self, pair: _Pair) -> bool:
         return pair in self._done or pair[::-1] in self._done

@@ -77,7 +77,7 @@ class FilePoints:
             # tempfile gives the folder of a file.
             return [] if os.path.isdir(path) else [_changes(ThingKind.FILE, name, "fills")]
 
-        self.recording.point(f"write:{point_name(name)}", uses, arrive=lambda: _make_empty(path))
+        self._point("write", name, uses, lambda: _make_empty(path))
 
     def _opening(self, path: Any, name: str, flags: int) -> list[Access]:
         if not flags & _WRITES:
@@ -135,8 +135,14 @@ class FilePoints:
             self._point("save", name, lambda: self._opening(path, name, flags))
             self._writes(path, name)
 
-    def _point(self, kind: str, name: str, uses: Callable[[], list[Access]]) -> None:
-        self.recording.point(f"{kind}:{point_name(name)}", uses)
+    def _point(
+        self,
+        kind: str,
+        name: str,
+        uses: Callable[[], list[Access]],
+        arrive: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.recording.point(f"{kind}:{point_name(name)}", uses, arrive=arrive)
 
 
 def _entry(name: str, verb: str) -> list[Access]:
