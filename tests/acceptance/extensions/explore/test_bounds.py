@@ -57,6 +57,47 @@ HELD = """
         dist.barrier()
 """
 
+TIMEOUTS = """
+    import threading
+    import time
+
+    import pytest
+    import torch.distributed as dist
+
+
+    @pytest.fixture
+    def run(pytestconfig, ddp, request):
+        runs = pytestconfig.rootpath / f"{request.node.name}{ddp.rank}"
+        count = len(runs.read_text()) if runs.exists() else 0
+        runs.write_text("." * (count + 1))
+        dist.barrier()
+        return count
+
+
+    @pytest.mark.ddp(world_size=2, timeout=9)
+    def test_after_a_hold(ddp, run, tmp_path):
+        if ddp.rank == 0:
+            (tmp_path / "in").write_text("x")  # held until rank 1 has slept and waits
+            time.sleep(0 if run < 2 else 8)
+        else:
+            time.sleep(2.3)
+            (tmp_path / "in").exists()
+        dist.barrier()
+
+
+    @pytest.mark.ddp(world_size=2, timeout=7)
+    def test_in_a_hold(ddp, run, tmp_path):
+        if ddp.rank == 0:
+            # It ends by itself, so rank 0 does not rest.
+            threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+            time.sleep(0.3)
+            (tmp_path / "in").exists()
+        else:
+            time.sleep(0 if run < 2 else 5.5)
+            (tmp_path / "in").write_text("x")
+        dist.barrier()
+"""
+
 
 def test_an_expired_limit_after_a_bound_is_undecided_and_the_workers_counts_are_added(
     suite: Suite,
@@ -89,3 +130,14 @@ def test_a_rank_that_a_schedule_holds_is_shown_as_held_and_proves_no_deadlock(su
     events = json.loads(trace.read_text())["traceEvents"]
     (held,) = [each for each in events if each["name"] == "held before open(in)"]
     assert (held["pid"], held["ph"]) == (1, "X")
+
+
+def test_a_timeout_of_the_test_in_or_after_a_long_hold_is_undecided(suite: Suite) -> None:
+    suite.write("test_timeouts.py", TIMEOUTS)
+    run = suite.run("-n2", "-v", "--ddp-explore=3", extra=(), timeout=120)
+    run.assert_outcomes(passed=2)
+    for name in ("after", "in"):
+        assert f"""\
+ddp: undecided: test_timeouts.py::test_{name}_a_hold
+""" in run.output
+    assert "(holds took much of its time, so that may be no race)" in run.flat
