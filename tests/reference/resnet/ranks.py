@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from ddp_reference.resnet.agreement import (
     ConfigError,
     from_rank_zero,
@@ -22,7 +21,7 @@ from ddp_reference.resnet.agreement import (
 )
 from ddp_reference.resnet.config import Settings, parse
 from ddp_reference.resnet.images import Batch
-from ddp_reference.resnet.metrics import SampleMean, StageMetrics
+from ddp_reference.resnet.metrics import StageMetrics
 from ddp_reference.resnet.module import ResNetModule
 from ddp_reference.resnet.run_logger import RunLogger
 from ddp_reference.resnet.train import build_datamodule, build_module, build_trainer, leave_gloo
@@ -113,21 +112,13 @@ def fail_on_rank_zero() -> str:
 
 
 def agreements() -> dict[str, object]:
-    """The functions of ``agreement`` and the metric, on ranks that differ."""
+    """The functions of ``agreement``, on ranks that differ."""
     rank, _ = rank_and_world_size()
-    metric = SampleMean()
-    if rank == 0:
-        metric.update(torch.tensor([1.0, 2.0, 6.0]))
-    else:
-        metric.update(torch.zeros(0))
     return {
         "chosen": from_rank_zero(lambda: f"by {rank}"),
         "failed": problem_of(lambda: from_rank_zero(fail_on_rank_zero)),
         "problem": problem_of(lambda: raise_together("of rank 1" if rank == 1 else None)),
         "different": problem_of(lambda: require_equal("the rank", str(rank))),
-        "mean": metric.compute().item(),
-        "mean_again": metric.compute().item(),
-        "own_count": metric.count.item(),
     }
 
 

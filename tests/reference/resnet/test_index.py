@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ddp_reference.resnet import prepare
 from ddp_reference.resnet.agreement import ConfigError
-from ddp_reference.resnet.index import ImageFile, ImageIndex, read_index, scan, write_index
+from ddp_reference.resnet.index import ImageFile, ImageIndex, read_index, scan
 from ddp_reference.resnet.make_data import main as make_data_main
 from ddp_reference.resnet.make_data import make_data
 from ddp_reference.resnet.prepare import CHUNK, check_images, prepare_index
@@ -42,12 +42,6 @@ def test_the_layout_is_that_of_imagenet(dataset: Path) -> None:
     first = index.train[0]
     assert first.path == "train/stripes00.0/00000.jpg"
     assert first.size == (dataset / first.path).stat().st_size
-
-
-def test_an_index_survives_its_file(tmp_path: Path) -> None:
-    index = ImageIndex(("a",), (ImageFile("train/a/1.jpg", 0, 5, 7),), (), checked=True)
-    write_index(tmp_path / "index", index)
-    assert read_index(tmp_path / "index") == index
 
 
 @pytest.mark.parametrize(
@@ -181,10 +175,9 @@ def test_the_data_maker_repeats_and_refuses_to_mix(tmp_path: Path) -> None:
         make_data(tmp_path / "a")
 
 
-def test_the_data_makers_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_data_main([str(tmp_path / "made"), "--classes=1", "--train=2", "--val=1", "--size=16"])
-    assert len(list((tmp_path / "made").rglob("*.jpg"))) == 3
-    with pytest.raises(SystemExit) as caught:
-        make_data_main([str(tmp_path / "more"), "--train=0"])
-    assert caught.value.code == 2
+def test_the_data_makers_command_names_wrong_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        make_data_main([str(tmp_path), "--train=0"])
     assert "train=0" in capsys.readouterr().err

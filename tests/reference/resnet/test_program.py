@@ -175,20 +175,12 @@ def test_training_loss_is_the_mean_over_the_samples_of_all_ranks(
         assert record["train_loss"] == pytest.approx(math.fsum(losses) / 26, rel=1e-12)
 
 
-def test_the_loss_goes_down(first: Finished, journals: list[dict[str, Any]], runs: Path) -> None:
-    losses = [record["train_loss"] for version in (0, 1) for record in epochs(runs, version)]
-    assert len(losses) == 5
-    assert losses[-1] < 0.9 * losses[0]
-
-
 def test_agreements_hold_on_ranks_that_differ(journals: list[dict[str, Any]]) -> None:
-    for journal, count in zip(journals, (3, 0), strict=True):
+    for journal in journals:
         assert journal["chosen"] == "by 0"
         assert journal["failed"] == "raised on rank 0"
         assert journal["problem"] == "of rank 1"
         assert journal["different"].startswith("the rank differs between ranks: '0' on rank 0, '1'")
-        assert journal["mean"] == journal["mean_again"] == 3.0
-        assert journal["own_count"] == count
 
 
 def test_a_wrong_configuration_is_said_once(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -19,19 +18,18 @@ from ddp_reference.resnet.text_log import (
     MODEL,
     TextLoggingCallback,
     describe,
-    scalars,
 )
 from lightning.pytorch import LightningModule, Trainer
 
 MODULE = LightningModule()
 
 
-def trainer(directory: Path, rank: int = 0, **metrics: float) -> Trainer:
+def trainer(directory: Path, **metrics: float) -> Trainer:
     """What the callback asks of a trainer, at the end of epoch 1."""
     facts = SimpleNamespace(
         log_dir=str(directory),
-        is_global_zero=rank == 0,
-        global_rank=rank,
+        is_global_zero=True,
+        global_rank=0,
         world_size=2,
         current_epoch=1,
         max_epochs=3,
@@ -42,17 +40,17 @@ def trainer(directory: Path, rank: int = 0, **metrics: float) -> Trainer:
     return cast(Trainer, facts)
 
 
-def begun(directory: Path, rank: int = 0) -> TextLoggingCallback:
+def begun(directory: Path) -> TextLoggingCallback:
     callback = TextLoggingCallback()
-    callback.setup(trainer(directory, rank), MODULE, "fit")
-    callback.on_train_start(trainer(directory, rank), MODULE)
+    callback.setup(trainer(directory), MODULE, "fit")
+    callback.on_train_start(trainer(directory), MODULE)
     return callback
 
 
-def run_epoch(callback: TextLoggingCallback, directory: Path, rank: int, **values: float) -> None:
+def run_epoch(callback: TextLoggingCallback, directory: Path, **values: float) -> None:
     batch = Batch(torch.zeros(2, 3, 24, 24), torch.zeros(2), torch.zeros(2))
-    callback.on_train_batch_start(trainer(directory, rank), MODULE, batch, 0)
-    callback.on_train_epoch_end(trainer(directory, rank, **values), MODULE)
+    callback.on_train_batch_start(trainer(directory), MODULE, batch, 0)
+    callback.on_train_epoch_end(trainer(directory, **values), MODULE)
 
 
 def records(directory: Path) -> list[dict[str, object]]:
@@ -76,28 +74,8 @@ def test_a_failed_write_leaves_the_old_file(
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_reader_never_sees_a_part(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    write_whole(path, "0" * 100_000)
-    seen: set[str] = set()
-    stop = threading.Event()
-
-    def read() -> None:
-        while not stop.is_set():
-            text = path.read_text()
-            seen.add(f"{len(text)} {len(set(text))}")
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    for number in range(50):
-        write_whole(path, str(number % 10) * 100_000)
-    stop.set()
-    reader.join()
-    assert seen == {"100000 1"}
-
-
 def test_an_epoch_is_logged_once_with_the_resolution_delivered(tmp_path: Path) -> None:
-    run_epoch(begun(tmp_path), tmp_path, 0, val_loss=0.5, train_loss=1.0)
+    run_epoch(begun(tmp_path), tmp_path, val_loss=0.5, train_loss=1.0)
     start, epoch = records(tmp_path)
     assert (start["event"], start["world_size"], start["resumed_from"]) == ("start", 2, None)
     expected = {"event": "epoch", "epoch": 1, "resolution": 24, "train_loss": 1.0, "val_loss": 0.5}
@@ -107,25 +85,16 @@ def test_an_epoch_is_logged_once_with_the_resolution_delivered(tmp_path: Path) -
     assert last.endswith("epoch 1 at 24 pixels: train_loss=1, val_loss=0.5")
 
 
-def test_other_ranks_write_nothing(tmp_path: Path) -> None:
-    callback = begun(tmp_path, rank=1)
-    run_epoch(callback, tmp_path, 1, train_loss=1.0)
-    callback.on_test_end(trainer(tmp_path, 1), MODULE)
-    callback.on_train_end(trainer(tmp_path, 1), MODULE)
-    callback.on_exception(trainer(tmp_path, 1), MODULE, ValueError("x"))
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_an_epoch_whose_batches_came_before_is_not_logged(tmp_path: Path) -> None:
     callback = begun(tmp_path)
     callback.on_train_epoch_end(trainer(tmp_path), MODULE)
-    run_epoch(callback, tmp_path, 0, train_loss=1.0)
+    run_epoch(callback, tmp_path, train_loss=1.0)
     callback.on_train_epoch_end(trainer(tmp_path), MODULE)
     assert [record["event"] for record in records(tmp_path)] == ["start", "epoch"]
 
 
 def test_a_loss_that_is_not_finite_stays_json(tmp_path: Path) -> None:
-    run_epoch(begun(tmp_path), tmp_path, 0, train_loss=float("nan"), val_loss=float("inf"))
+    run_epoch(begun(tmp_path), tmp_path, train_loss=float("nan"), val_loss=float("inf"))
     assert (records(tmp_path)[-1]["train_loss"], records(tmp_path)[-1]["val_loss"]) == (None, None)
     assert "train_loss=not finite" in (tmp_path / LOG).read_text()
 
@@ -140,16 +109,6 @@ def test_the_end_and_a_test_are_logged(tmp_path: Path) -> None:
     assert "val_loss" not in test
 
 
-def test_the_reason_of_a_stop_is_logged(tmp_path: Path) -> None:
-    begun(tmp_path).on_exception(trainer(tmp_path), MODULE, ValueError("broken"))
-    assert records(tmp_path)[-1]["reason"] == "ValueError: broken"
-
-
-def test_a_stop_before_the_directory_is_known_writes_nothing(tmp_path: Path) -> None:
-    TextLoggingCallback().on_exception(trainer(tmp_path), MODULE, ValueError("early"))
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_the_model_is_described(tmp_path: Path) -> None:
     begun(tmp_path)
     assert (tmp_path / MODEL).read_text() == describe(MODULE)
@@ -159,10 +118,3 @@ def test_the_model_is_described(tmp_path: Path) -> None:
     text = describe(module)
     assert text.startswith("parameters: 3 trained, 3 frozen\nbuffers: 7\n")
     assert "BatchNorm1d(3" in text
-
-
-def test_metrics_are_sorted_plain_numbers() -> None:
-    assert list(scalars({"b": torch.tensor(2.0), "a": torch.tensor(1)}).items()) == [
-        ("a", 1.0),
-        ("b", 2.0),
-    ]
