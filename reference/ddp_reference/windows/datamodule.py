@@ -198,9 +198,7 @@ class GNNDataModule(LightningDataModule):
 
     def val_dataloader(self) -> DataLoader:
         """A new loader over this rank's shard of the validation data."""
-        placement = current_placement(self.trainer)
-        fill_empty = self.trainer is not None
-        sampler = ExactSampler(self.val.dataset, placement, fill_empty=fill_empty)
+        sampler = ExactSampler(self.val.dataset, current_placement(self.trainer))
         return self._loader(self.val.dataset, sampler)
 
     def _loader(self, dataset: BinDataset, sampler: PaddedSampler | ExactSampler) -> DataLoader:

@@ -48,26 +48,20 @@ class PaddedSampler(DistributedSampler[int]):
 class ExactSampler(DistributedSampler[int]):
     """Validation: every sample on exactly one rank, in order of time.
 
-    Ranks may differ by one sample, so the evaluation must use no collective per batch.
-
-    Args:
-        dataset: what is dealt.
-        placement: for which rank.
-        fill_empty: give a rank without a sample one ``RepeatedIndex``. Lightning skips
-            the whole evaluation on a rank without batches, hooks included, and its peers
-            then wait in the metric's collective for ever.
+    Ranks may differ by one sample, so the evaluation must use no collective per batch. A rank
+    without a sample gets one ``RepeatedIndex``: Lightning skips the whole evaluation on a rank
+    without batches, hooks included, and its peers then wait in the metric's collective for ever.
     """
 
-    def __init__(self, dataset: Sized, placement: Placement, *, fill_empty: bool) -> None:
+    def __init__(self, dataset: Sized, placement: Placement) -> None:
         super().__init__(
             dataset,  # type: ignore[arg-type]  # torch asks for a Dataset, and reads its length
             num_replicas=placement.world_size,
             rank=placement.rank,
             shuffle=False,
         )
-        self._indices: list[int] = list(range(placement.rank, len(dataset), placement.world_size))
-        if fill_empty and not self._indices:
-            self._indices = [RepeatedIndex(0)]
+        own = list(range(placement.rank, len(dataset), placement.world_size))
+        self._indices = own or [RepeatedIndex(0)]
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._indices)

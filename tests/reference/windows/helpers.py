@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ddp_reference.windows.callbacks import WindowCallback, data_module
+from ddp_reference.windows.callbacks import WindowCallback
 from ddp_reference.windows.datamodule import GNNDataModule
 from ddp_reference.windows.model import WindowGNN
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -24,8 +24,6 @@ class Delivery:
     bin_name: str
     window: str
     version: int
-    counter: int
-    token: str
     rank: int
     worker: int
     repeated: bool
@@ -40,7 +38,7 @@ class Recorder(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self._keep("train", trainer, batch, data_module(trainer).train_version)
+        self._keep("train", trainer, batch)
 
     def on_validation_batch_end(
         self,
@@ -52,9 +50,9 @@ class Recorder(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         stage = "sanity" if trainer.sanity_checking else "val"
-        self._keep(stage, trainer, batch, data_module(trainer).val_version)
+        self._keep(stage, trainer, batch)
 
-    def _keep(self, stage: str, trainer: Trainer, batch: Any, counter: int) -> None:
+    def _keep(self, stage: str, trainer: Trainer, batch: Any) -> None:
         for k in range(batch.num_graphs):
             self.deliveries.append(
                 Delivery(
@@ -64,8 +62,6 @@ class Recorder(Callback):
                     bin_name=batch.bin_name[k],
                     window=batch.window_id[k],
                     version=int(batch.version[k]),
-                    counter=counter,
-                    token=batch.token[k],
                     rank=int(batch.origin[k, 0]),
                     worker=int(batch.origin[k, 1]),
                     repeated=bool(batch.repeated[k]),

@@ -1,8 +1,9 @@
-"""When windows move, seen on the samples that reach the model."""
+"""What the callbacks refuse, and that windows go on after a resumption and where few epochs
+validate; what `make conformance` checks of them is not repeated.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,11 +42,6 @@ def resample(**options: Any) -> ResampleDataCallback:
 def make(archive: Path, **options: Any) -> GNNDataModule:
     dates = ("2024-01-01", "2024-01-04", "2024-01-14", "2024-01-16")
     return GNNDataModule(archive, *dates, batch_size=4, **options)
-
-
-def days(windows: list[list[str]]) -> list[list[int]]:
-    """The first day of each window."""
-    return [[int(window[8:10]) for window in epoch] for epoch in windows]
 
 
 @pytest.mark.parametrize(
@@ -93,88 +89,11 @@ def test_what_would_go_wrong_later_is_refused_before_the_first_epoch(archive: Pa
         make_trainer([resample()], 1).fit(WindowGNN(FEATURES), datamodule=boring)
 
 
-def test_each_epoch_trains_on_the_window_announced_for_it(archive: Path) -> None:
-    data, callback = make(archive), SequentialDataCallback("2024-01-01", "2024-01-07", 3, 2)
-    recorder, _ = run(data, callback, epochs=4)
-    assert days(recorder.windows("train")) == [[1], [3], [1], [3]]
-    assert days(recorder.windows("val")) == [[14]] * 4
-    for delivery in recorder.deliveries:
-        assert delivery.version == delivery.counter
-    train = [d for d in recorder.deliveries if d.stage == "train"]
-    assert all(d.version == d.epoch + 1 for d in train)
-    assert len({d.token for d in train}) == 4
-
-
-def test_random_windows_follow_the_seed_alone(archive: Path) -> None:
-    def windows(seed: int, torch_seed: int) -> list[list[str]]:
-        torch.manual_seed(torch_seed)
-        recorder, _ = run(make(archive), resample(seed=seed), epochs=4, num_sanity_val_steps=0)
-        return recorder.windows("train")
-
-    first = windows(seed=1, torch_seed=1)
-    assert all(len(epoch) == 1 for epoch in first)
-    assert len({epoch[0] for epoch in first}) > 2
-    assert first == windows(seed=1, torch_seed=2)
-    assert first != windows(seed=2, torch_seed=1)
-
-
-def test_validation_stays_unless_asked(archive: Path) -> None:
-    recorder, _ = run(make(archive), resample(), epochs=3)
-    val = [d for d in recorder.deliveries if d.stage == "val"]
-    names = [{d.bin_name for d in val if d.epoch == epoch} for epoch in range(3)]
-    assert names[0] == names[1] == names[2]
-    assert {d.version for d in val} == {1}
-
-
-@pytest.mark.parametrize("mode", ["random", "sequential"])
-@pytest.mark.parametrize("sanity_steps", [0, 2])
-def test_a_sanity_check_advances_nothing(archive: Path, sanity_steps: int, mode: Any) -> None:
-    callback = resample(mode=mode, resample_val=True)
-    recorder, _ = run(make(archive), callback, epochs=3, num_sanity_val_steps=sanity_steps)
-    sanity = {d.version for d in recorder.deliveries if d.stage == "sanity"}
-    assert sanity == ({1} if sanity_steps else set())
-    val = [d for d in recorder.deliveries if d.stage == "val"]
-    assert [{d.version for d in val if d.epoch == epoch} for epoch in range(3)] == [{1}, {2}, {3}]
-    if mode == "sequential":
-        assert days(recorder.windows("val")) == [[14], [15], [16]]
-
-
 def test_every_announced_validation_window_is_used(archive: Path) -> None:
     callback = resample(mode="sequential", resample_val=True)
     recorder, _ = run(make(archive), callback, epochs=6, check_val_every_n_epoch=2)
     val = [d for d in recorder.deliveries if d.stage == "val"]
-    assert sorted({d.version for d in val}) == [1, 2, 3]
-    assert days(recorder.windows("val")) == [[14], [15], [16]]
-    assert days(recorder.windows("train")) == [[1], [2], [3], [4], [5], [6]]
-
-
-def test_nothing_is_rebuilt_within_an_epoch(archive: Path) -> None:
-    class Order(Recorder):
-        def __init__(self, data: GNNDataModule) -> None:
-            super().__init__()
-            self.data = data
-            self.rebuilds_at: list[tuple[int, int]] = []
-
-        def on_train_batch_start(self, *args: Any) -> None:
-            self.rebuilds_at.append((args[0].current_epoch, len(self.data.rebuilds)))
-
-    data = make(archive)
-    order = Order(data)
-    trainer = make_trainer([order, resample(resample_val=True)], 3)
-    trainer.fit(WindowGNN(FEATURES, hidden=4), datamodule=data)
-    # Two rebuilds at first, and two at the end of each epoch.
-    assert set(order.rebuilds_at) == {(0, 2), (1, 4), (2, 6)}
-    assert len(order.rebuilds_at) == 3 * math.ceil(9 / 4)
-
-
-@pytest.mark.parametrize("num_workers", [1, 2])
-def test_workers_deliver_the_window_in_force(archive: Path, num_workers: int) -> None:
-    data = make(archive, num_workers=num_workers)
-    callback = SequentialDataCallback("2024-01-01", "2024-01-11", 3, 1)
-    recorder, _ = run(data, callback, epochs=3)
-    assert days(recorder.windows("train")) == [[1], [2], [3]]
-    assert {d.worker for d in recorder.deliveries} == set(range(num_workers))
-    assert {d.rank for d in recorder.deliveries} == {0}
+    assert [{d.version for d in val if d.epoch == epoch} for epoch in (1, 3, 5)] == [{1}, {2}, {3}]
 
 
 def train_order(recorder: Recorder) -> list[tuple[int, str, int]]:

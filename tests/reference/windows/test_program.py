@@ -63,13 +63,6 @@ def test_config_errors_are_one_clear_line(
     assert message in captured.err
 
 
-def test_an_empty_folder_is_a_config_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_main(tmp_path) == 2
-    assert f"error: {tmp_path} holds no YYYY/MM/DD" in capsys.readouterr().err
-
-
 def test_a_damaged_bin_ends_the_run_by_name(
     archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

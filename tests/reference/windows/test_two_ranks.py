@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_reference.windows.window import DateWindow, random_window
 
 from tests.reference.launching import launch
 from tests.reference.windows import probe
@@ -35,17 +34,6 @@ def ranks(out: Path, run: str) -> Ranks:
 
 def delivered(rank: dict[str, Any], stage: str, epoch: int) -> list[dict[str, Any]]:
     return [d for d in rank["deliveries"] if (d["stage"], d["epoch"]) == (stage, epoch)]
-
-
-@RUNS
-def test_all_ranks_train_on_the_same_announced_window(out: Path, run: str) -> None:
-    span = DateWindow.of(*probe.DATES[:2])
-    drawn = [random_window(span, 5, seed=11, draw=draw).id for draw in (1, 2)]
-    expected = ["2024-01-01T00:00/2024-01-06T00:00", *drawn]
-    for rank in ranks(out, run):
-        for epoch in EPOCHS:
-            seen = {(d["window"], d["version"]) for d in delivered(rank, "train", epoch)}
-            assert seen == {(expected[epoch], epoch + 1)}
 
 
 @RUNS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import date, datetime, timedelta, timezone
 
-import numpy as np
 import pytest
 from ddp_reference.windows.window import (
     DateWindow,
@@ -35,21 +34,6 @@ def test_a_time_zone_is_refused() -> None:
         parse_date(datetime(2024, 1, 31, tzinfo=timezone.utc))  # noqa: UP017
 
 
-@pytest.mark.parametrize("end", ["2024-01-01", "2023-12-31"])
-def test_dates_out_of_order_are_refused_by_name(end: str) -> None:
-    with pytest.raises(ValueError, match="training dates are out of order"):
-        DateWindow.of("2024-01-01", end, "training")
-
-
-def test_the_end_is_outside() -> None:
-    window = DateWindow.of("2024-01-01", "2024-01-03")
-    assert window.contains(datetime(2024, 1, 2, 23, 59))
-    assert not window.contains(datetime(2024, 1, 3))
-    assert not window.overlaps(DateWindow.of("2024-01-03", "2024-01-04"))
-    assert window.overlaps(DateWindow.of("2024-01-02", "2024-01-04"))
-    assert window.id == "2024-01-01T00:00/2024-01-03T00:00"
-
-
 @given(span=spans, seed=st.integers(0, 2**40), draw=st.integers(0, 10**6), data=st.data())
 def test_random_windows_lie_inside_on_whole_days(
     span: DateWindow, seed: int, draw: int, data: st.DataObject
@@ -61,24 +45,13 @@ def test_random_windows_lie_inside_on_whole_days(
     assert (window.start - span.start) % timedelta(days=1) == timedelta()
 
 
-def test_random_windows_do_not_depend_on_the_state_of_a_process() -> None:
-    span = DateWindow(START, START + timedelta(days=400))
-    np.random.seed(1)
-    one = [random_window(span, 14, seed=7, draw=k) for k in range(5)]
-    np.random.seed(2)
-    expected = np.random.random(3).tolist()
-    np.random.seed(2)
-    other = [random_window(span, 14, seed=7, draw=k) for k in reversed(range(5))]
-    assert one == other[::-1]
-    assert np.random.random(3).tolist() == expected
-    assert len(set(one)) == 5
-    assert one != [random_window(span, 14, seed=8, draw=k) for k in range(5)]
-
-
-def test_random_windows_reach_both_ends() -> None:
+def test_random_windows_reach_both_ends_and_depend_on_the_seed() -> None:
     span = DateWindow(START, START + timedelta(days=5))
-    starts = {random_window(span, 3, seed=0, draw=k).start.day for k in range(50)}
-    assert starts == {1, 2, 3}
+    starts, others = (
+        [random_window(span, 3, seed=seed, draw=k).start.day for k in range(50)] for seed in (0, 1)
+    )
+    assert set(starts) == {1, 2, 3}
+    assert starts != others
 
 
 def test_sliding_windows_start_over_at_the_end() -> None:
