@@ -18,7 +18,7 @@ from .data import BatchPlan, EpochSampler, LatentPairs, build_latent_pair_loader
 from .distributed import ConfigError, World, distributed_session
 from .loop import EpochReport, Event, Observer, Run, Split, Summary, fit
 from .models import CONDITION, LATENT, POINTS, ModelSize
-from .stages import STAGES, Stage
+from .stages import Stage
 from .wrap import _maybe_compile, data_world, resolve_strategy, wrap
 
 # A run goes on from a checkpoint only if it would have come to the same samples in the
@@ -177,23 +177,3 @@ def _reporting(config: TrainConfig, world: World, observe: Observer) -> Observer
         observe(event)
 
     return observer
-
-
-def train_operator(config: TrainConfig) -> Summary:
-    """A field and its condition to the latent one LAG later; the encoder is trained along."""
-    return run(STAGES["operator"], config)
-
-
-def train_diffusion(config: TrainConfig) -> Summary:
-    """A denoiser of latents at every noise level."""
-    return run(STAGES["diffusion"], config)
-
-
-def train_consistency(config: TrainConfig) -> Summary:
-    """Train a model that goes from a noisy latent to the clean one in a single step."""
-    return run(STAGES["consistency"], config)
-
-
-def train_steady_prior(config: TrainConfig) -> Summary:
-    """The distribution of the steady latent, given viscosity and forcing."""
-    return run(STAGES["steady-prior"], config)

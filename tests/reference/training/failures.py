@@ -1,4 +1,4 @@
-"""Two ranks that end in different ways; reports the exit code and last words of each.
+"""Two ranks, of which the second fails; reports the exit code and last words of each.
 
 ``python failures.py DIRECTORY`` runs them all, ``failures.py DIRECTORY NAME`` is one rank of
 torchrun's. By itself the ranks are forked from a process that has imported
@@ -9,7 +9,6 @@ is left with a signal, and what it would have done by itself could not be seen.
 import json
 import multiprocessing
 import os
-import signal
 import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -31,12 +30,9 @@ def stumble() -> None:
 
 # What rank 1 does at the third step, or, where said, after its last collective.
 DEEDS: dict[str, Callable[[], object]] = {
-    "nothing": lambda: None,
     "raises": stumble,
     "raises late": stumble,
-    "exits with 0": lambda: os._exit(0),
     "leaves with 0": lambda: sys.exit(0),
-    "is killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
 }
 
 
@@ -73,7 +69,7 @@ def train(name: str, rank: int, directory: Path) -> None:
 
 
 def launch(name: str, directory: Path) -> list[int | None]:
-    """Exit codes of both ranks; a negative one is a signal."""
+    """Exit codes of both ranks."""
     context = multiprocessing.get_context("fork")
     ends = [context.Pipe(duplex=False) for _ in range(2)]
     ranks = [

@@ -33,11 +33,8 @@ from ddp_reference.training.models import POINTS
 from ddp_reference.training.stages import STAGES, Stage
 from ddp_reference.training.wrap import wrap
 from torch import Tensor, nn
-from torch._C._distributed_c10d import GradBucket
 from torch._dynamo.utils import counters
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.tensor import DTensor
-from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 PATHS = ("data", "checkpoint", "resume")
@@ -52,7 +49,6 @@ class Seen:
     def __init__(self) -> None:
         self.deliveries: list[tuple[bool, int, int, tuple[int, ...], tuple[float, ...]]] = []
         self.norms: list[float] = []
-        self.reductions = 0
         self.local_parameters = 0
         self.static_graph = False
         self.evaluated_with: list[list[float]] = []
@@ -70,7 +66,6 @@ class Seen:
         )
         if isinstance(model, DistributedDataParallel):
             self.static_graph = model.static_graph
-            model.register_comm_hook(None, self._count_and_reduce)
 
     def tracking(self, build: Build) -> Build:
         """Models with a buffer that each rank writes, as batch normalisation does."""
@@ -89,12 +84,6 @@ class Seen:
             mean.lerp_(inputs[0].detach().mean(0), 0.1)
         else:
             self.evaluated_with.append(mean.tolist())
-
-    def _count_and_reduce(self, state: object, bucket: GradBucket) -> Future[Tensor]:
-        self.reductions += 1
-        group = dist.group.WORLD
-        assert group is not None
-        return allreduce_hook(group, bucket)
 
 
 def train(job: Mapping[str, Any], directory: Path) -> dict[str, Any]:

@@ -50,7 +50,6 @@ def test_a_file_that_cannot_be_read_is_one_too(tmp_path: Path, text: str | None)
         ({"learning_rate": float("nan")}, "learning_rate must be positive, not nan"),
         ({"workers": -1}, "workers must be at least 0, not -1"),
         ({"uneven": "join", "strategy": "fsdp2"}, "Join is DDP's; with fsdp2 use uneven='pad'"),
-        ({"uneven": "join", "strategy": "tp"}, "Join is DDP's; with tp use uneven='pad'"),
         ({"tensor_parallel": 0}, "tensor_parallel must be positive, not 0"),
         ({"uneven": "join", "max_steps": 3, "checkpoint": Path("c")}, "in mid-epoch"),
         ({"max_steps": 3}, "write a checkpoint: say where"),
@@ -61,11 +60,6 @@ def test_choices_that_cannot_work_together_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         TrainConfig(**options)
-
-
-def test_an_unknown_choice_is_a_usage_error() -> None:
-    with pytest.raises(ConfigError, match=r"steady-prior.*; see .* --help"):
-        parse_config(["--stage", "nothing"])
 
 
 def test_a_global_batch_is_divided_evenly_or_not_at_all() -> None:

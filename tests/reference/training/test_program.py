@@ -134,32 +134,12 @@ def endings(directory: Path) -> dict[str, list[int]]:
     return codes
 
 
-def test_both_ranks_end_well_when_nothing_happens(endings: dict[str, list[int]]) -> None:
-    assert endings["nothing"] == [0, 0]
-
-
-@pytest.mark.parametrize(
-    ("deed", "second"),
-    [
-        ("raises", 1),
-        ("raises late", 1),
-        ("leaves with 0", 1),
-        ("exits with 0", 0),
-        ("is killed", -9),
-    ],
-)
-def test_an_end_of_rank_1_fails_rank_0_too(
-    endings: dict[str, list[int]], deed: str, second: int
-) -> None:
-    """os._exit(0) and SIGKILL are beyond the reach of the rank itself; its peers report them."""
-    assert endings[deed] == [1, second]
-
-
 @pytest.mark.parametrize("deed", ["raises", "raises late", "leaves with 0"])
-def test_rank_0_names_the_cause_and_not_only_the_broken_connection(
+def test_rank_0_fails_with_rank_1_and_names_the_cause(
     endings: dict[str, list[int]], directory: Path, deed: str
 ) -> None:
-    assert deed in endings
+    """And not only the broken connection."""
+    assert endings[deed] == [1, 1]
     words = (directory / f"{deed}.0").read_text()
     cause = "SystemExit: 0" if deed == "leaves with 0" else "ArithmeticError: rank 1 stumbles"
     assert f"PeerFailureError: rank 1 failed: {cause}" in words

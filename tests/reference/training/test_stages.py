@@ -12,9 +12,7 @@ from ddp_reference.training.models import (
     LATENT,
     SIGMA_MIN,
     ConsistencyModel,
-    LatentOperator,
     ModelSize,
-    build_encoder,
 )
 from ddp_reference.training.stages import STAGES, Stage
 from torch import Tensor, nn
@@ -59,14 +57,6 @@ def test_the_data_are_a_function_of_size_and_seed() -> None:
     assert not torch.equal(first["field"], other["field"])
     assert {t.dtype for t in first.values()} == {torch.float32}
     assert all(t.isfinite().all() and len(t) == 5 for t in first.values())
-
-
-def test_an_encoder_is_made_fresh_each_time() -> None:
-    ours, theirs = build_encoder(), LatentOperator(SIZE).encoder
-    assert torch.equal(ours.weight, theirs.weight)
-    with torch.no_grad():
-        theirs.weight.add_(1)
-    assert not torch.equal(ours.weight, theirs.weight)
 
 
 def test_the_consistency_model_is_the_identity_at_the_lowest_level() -> None:

@@ -30,18 +30,11 @@ def model(width: int = 16, depth: int = 2) -> nn.Module:
     return STAGES["operator"].build_model(ModelSize(width, depth))
 
 
-def test_auto_is_ddp_in_a_group_and_nothing_alone() -> None:
-    assert resolve_strategy(TrainConfig(), ALONE) == "none"
-    assert resolve_strategy(TrainConfig(), SECOND) == "ddp"
-    assert resolve_strategy(TrainConfig(strategy="fsdp2"), SECOND) == "fsdp2"
-
-
 @pytest.mark.parametrize(
     ("strategy", "world", "message"),
     [
         ("ddp", ALONE, "strategy ddp needs a process group; launch with: torchrun"),
         ("none", SECOND, "strategy none would train 2 models"),
-        ("tp", ALONE, "strategy tp needs a process group; launch with: torchrun"),
         ("fsdp2_tp", SECOND._replace(world_size=3), "3 ranks are no multiple of tensor_parallel 2"),
     ],
 )
