@@ -1,7 +1,6 @@
 """The mapping: shared by every process, protected from readers, gone with its last reader."""
 
 import contextlib
-import multiprocessing
 import os
 import pickle
 import tempfile
@@ -14,9 +13,6 @@ import torch
 from ddp_reference.cache import SHARED_MEMORY, CacheError, LatentCache
 from ddp_reference.cache.latent_cache import copy_to_segment, open_file
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
-
-MODES = pytest.mark.parametrize("segment_dir", [SHARED_MEMORY, None], ids=["segment", "file"])
 
 
 @pytest.fixture(params=[SHARED_MEMORY, None], ids=["segment", "file"])
@@ -34,14 +30,6 @@ def test_it_holds_what_was_written(cache: LatentCache, tensors: dict[str, Tensor
         cache[21]
 
 
-def test_every_tensor_is_cpu_detached_and_shared(cache_file: Path) -> None:
-    with LatentCache.open(cache_file) as cache:
-        held = [cache.tensor(key) for key in cache.keys]
-        assert all(t.device.type == "cpu" for t in held)
-        assert all(t.is_shared() for t in held)  # type: ignore[no-untyped-call]
-        assert not any(t.requires_grad for t in held)
-
-
 def test_a_sample_normalised_in_place_spoils_nobody_elses(cache: LatentCache) -> None:
     original = cache.tensor("latent")[3].clone()
     cache[3]["latent"].sub_(100)
@@ -55,13 +43,10 @@ def test_a_reader_that_writes_is_found_out_by_key(cache: LatentCache) -> None:
         cache.verify()
 
 
-@MODES
-def test_no_write_reaches_the_file(cache_file: Path, segment_dir: Path | None) -> None:
+def test_no_write_reaches_the_file(cache: LatentCache, cache_file: Path) -> None:
     before = cache_file.read_bytes()
-    with LatentCache.open(cache_file, segment_dir=segment_dir) as cache:
-        cache.tensor("latent").zero_()
+    cache.tensor("latent").zero_()
     assert cache_file.read_bytes() == before
-    LatentCache.open(cache_file).close()
 
 
 def test_a_segment_written_by_one_reader_is_seen_by_all(cache_file: Path) -> None:
@@ -132,44 +117,6 @@ def test_too_small_a_shared_memory_is_reported_with_both_sizes(tmp_path: Path) -
     with pytest.raises(OSError, match=rf"bytes free, the cache needs {1 << 42}: .*segment_dir"):
         copy_to_segment(source, SHARED_MEMORY)
     source.close()
-
-
-class Rows(Dataset[dict[str, Tensor]]):
-    """Sample i with the process that read it."""
-
-    def __init__(self, cache: LatentCache) -> None:
-        self.cache = cache
-
-    def __len__(self) -> int:
-        return len(self.cache)
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        shared = self.cache.tensor("latent").is_shared()  # type: ignore[no-untyped-call]
-        return {
-            **self.cache[index],
-            "pid": torch.tensor(os.getpid()),
-            "shared": torch.tensor(shared),
-        }
-
-
-@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # few cores
-@pytest.mark.parametrize(("workers", "method"), [(0, None), (2, "fork"), (8, "fork"), (1, "spawn")])
-def test_workers_read_the_same_samples_from_the_same_memory(
-    cache_file: Path, tensors: dict[str, Tensor], workers: int, method: str | None
-) -> None:
-    with LatentCache.open(cache_file) as cache:
-        loader = DataLoader(
-            Rows(cache), batch_size=2, num_workers=workers, multiprocessing_context=method
-        )
-        batches = list(loader)
-        cache.verify()
-    assert torch.equal(torch.cat([b["latent"] for b in batches]), tensors["latent"])
-    assert torch.equal(torch.cat([b["half"] for b in batches]), tensors["half"])
-    assert all(bool(b["shared"].all()) for b in batches)
-    pids = {int(pid) for b in batches for pid in b["pid"]}
-    assert len(pids) == max(workers, 1)
-    assert (os.getpid() in pids) == (workers == 0)
-    assert multiprocessing.active_children() == []
 
 
 def test_a_pickle_of_the_cache_holds_no_data(cache: LatentCache) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from ddp_reference.cache import CacheError, LatentCache, Recipe, build, open_on_all_ranks
+from ddp_reference.cache import CacheError, LatentCache, Recipe, build
 
 from tests.reference.launching import launch
 
@@ -79,14 +79,6 @@ def test_ranks_that_would_read_different_caches_all_refuse(reports: list[Report]
         assert report["different"]["error"] == "RuntimeError"
         assert "rank 0: 1 of " in report["different"]["text"]
         assert f"rank 1: {MIB * 256} of " in report["different"]["text"]
-
-
-def test_without_a_process_group_it_builds_and_opens(tmp_path: Path) -> None:
-    path = tmp_path / "alone.pt"
-    recipe = Recipe(lambda: {"x": torch.ones(3)}, "alone")
-    with open_on_all_ranks(path, recipe=recipe) as cache:
-        assert len(cache) == 3
-    assert not build(path, recipe)
 
 
 def test_a_bad_file_is_not_built_over(tmp_path: Path) -> None:

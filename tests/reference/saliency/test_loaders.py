@@ -11,7 +11,6 @@ import torch
 from ddp_reference.saliency import (
     DatasetError,
     EpochShuffleSampler,
-    ExactDistributedSampler,
     create_mit1003_dataloaders,
     mit1003_loader_hdf5,
 )
@@ -51,13 +50,6 @@ def test_an_epoch_can_be_started_directly() -> None:
     direct.set_epoch(2)
     assert list(direct) == orders[2]
     assert len(direct) == 20
-
-
-@pytest.mark.parametrize(("size", "world_size"), [(0, 2), (1, 3), (5, 2), (6, 3)])
-def test_exact_shares_have_every_sample_once(size: int, world_size: int) -> None:
-    shares = [ExactDistributedSampler(range(size), world_size, rank) for rank in range(world_size)]
-    assert sorted(index for share in shares for index in share) == list(range(size))
-    assert sum(map(len, shares)) == size
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
