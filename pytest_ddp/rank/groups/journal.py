@@ -55,7 +55,7 @@ class CallJournal(Recorder):
         """The counts among ``sent`` and ``received`` that fixtures wider than the test began in
         their set-up, by operation and the same key."""
         self.sites: dict[tuple[str, str, int, int], Site] = {}
-        """Where the last message with each key was begun."""
+        """The line that began the last message, by operation, group, peer and tag."""
         self.messages = MessageHistory()
         self.beside = False
         """Whether threads other than the main one have begun messages in this test."""
