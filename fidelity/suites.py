@@ -21,7 +21,7 @@ class Suite:
     arguments: tuple[str, ...]
     """Arguments for pytest."""
     folder: Path | None = None
-    """Where the tests lie; None for the source distribution."""
+    """The folder of the tests; None for the source distribution."""
     ranks: int = 2
     environment: Mapping[str, str] = field(default_factory=dict)
     adopted: bool = False

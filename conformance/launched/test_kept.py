@@ -149,7 +149,7 @@ def test_a_process_has_the_exit_code_of_an_interpreter(program: str) -> None:
 
 @pytest.mark.ddp(world_size=1)
 def test_all_processes_have_one_parent(tmp_path: Path) -> None:
-    """As ranks under torchrun have: files may be named by its number."""
+    """Ranks under torchrun have one parent, too: files may be named by its number."""
     kept_there = [imported(tmp_path, "a")]
     parents = [
         in_process_of(0, os.getppid),
@@ -290,7 +290,7 @@ def test_imports_that_end_badly_are_told_each_time(tmp_path: Path) -> None:
 def test_a_child_that_outlives_its_process_is_killed_and_keeps_no_caller(
     tmp_path: Path, keeps: bool
 ) -> None:
-    """As DataLoader workers do whose parent took too long: they hold the connection."""
+    """DataLoader workers outlive a parent that took too long, and hold the connection."""
     number = tmp_path / "child"
     kept = [imported(tmp_path, "a")] if keeps else []
     for _ in range(2):  # by a server that has begun to keep, and by one that has kept

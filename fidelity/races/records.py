@@ -20,7 +20,7 @@ class Program:
     ranks: int
     is_race: bool
     source: str = ""
-    """Where the shape of a race was seen."""
+    """The place at which a race of this shape was seen."""
     kinds: tuple[str, ...] = ()
     twin: str = ""
     """The race of which a legal program is the mended form."""

@@ -37,12 +37,12 @@ class KeptCheckpoint:
         self._path = path
         self._copy = path.with_name(f"{path.name} as it was")
         self.files = {_name(file, path): file for file in files_of(path)}
-        """Where each file is, by name: in the folder, or in a folder of its own."""
+        """The path of each file, by name: in the folder, or in a folder of its own."""
         if self.files:
             _copy(path, self._copy)
 
     def some_files(self) -> list[str]:
-        """The names of those to take away in turn."""
+        """The names of the files to take away in turn."""
         names = list(self.files)
         return [names[place] for place in chosen([f.stat().st_size for f in self.files.values()])]
 

@@ -189,7 +189,7 @@ def _same(one: Sketch | None, other: Sketch | None, tolerance: float) -> bool:
 
 
 def _first_draws(whole: list[LoopStep], again: list[LoopStep]) -> Iterator[tuple[int, int, str]]:
-    """For each generator the first step at which it gave another number, and its epoch.
+    """Yield the first step at which each generator gave another number, with the step's epoch.
 
     Steps beyond those of the whole run are not compared.
     """

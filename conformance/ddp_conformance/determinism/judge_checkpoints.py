@@ -16,7 +16,7 @@ from ddp_conformance.framework.verdict import Violation, ranks_in_words
 
 
 def unsaved(history: History) -> str:
-    """Where a run left no checkpoint that it was to save; empty if it left all."""
+    """Which checkpoint a run did not leave, as a predicate about the run; empty if it left all."""
     for seen in history:
         if isinstance(seen, LoopSaved) and not seen.files:
             return f"left nothing at the path of Leg.{seen.where}"

@@ -30,7 +30,7 @@ class Move:
     """A run that is saved on one number of ranks, and resumed on another."""
 
     part: str
-    """Where it is interrupted: ``epoch end``, ``mid-epoch``."""
+    """The place at which the run is interrupted: ``epoch end``, ``mid-epoch``."""
     before: int
     """Number of ranks that save: all, or 1 for rank 0 alone."""
     after: int

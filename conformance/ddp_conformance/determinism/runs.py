@@ -136,5 +136,5 @@ def beside_one(subject: TrainLoop, case: Case, ranks: Ranks) -> Iterator[Record]
 
 
 def parts_of(subject: TrainLoop) -> tuple[str, ...]:
-    """Where a run of this subject is interrupted."""
+    """The places at which a run of this subject is interrupted."""
     return (EPOCH_END, MID_EPOCH) if "resumes_mid_epoch" in subject.traits else (EPOCH_END,)

@@ -87,7 +87,7 @@ class Optimized(Record):
     """The digest of the live parameters' content afterwards; of this rank's part where they are
     sharded."""
     sums: tuple[float, ...] = ()
-    """For each live parameter the sum of its values, and that of its absolute values."""
+    """Two sums for each live parameter: of its values, and of its absolute values."""
     sharded: bool = False
     """Each rank has a part of the parameters, which may be an empty one."""
 

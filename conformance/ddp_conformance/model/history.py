@@ -38,7 +38,7 @@ class Gradients(Record):
 
 @dataclass(frozen=True, slots=True)
 class OneProcessEnds(Record):
-    """From this step on nothing is compared with one process, which cannot take over the state."""
+    """One process cannot take over the state: from this step on nothing is compared with it."""
 
     step: int
 
@@ -52,8 +52,8 @@ class Rounded(Record):
 
     step: int
     gradients: tuple[tuple[int, str, float], ...]
-    """For each gradient the optimizer call of the step, the parameter's name, and the absolute
-    difference."""
+    """The absolute difference of each gradient, after the optimizer call of the step and the
+    parameter's name."""
     decisions: tuple[tuple[str, float], ...]
     statistics: tuple[tuple[str, float], ...]
     updates: tuple[tuple[str, float], ...] = ()
@@ -125,7 +125,7 @@ class Wrapped(Record):
 
 @dataclass(frozen=True, slots=True)
 class Tied(Record):
-    """In one process, which has rank 0, one parameter has several names."""
+    """One parameter has several names in one process, which has rank 0."""
 
     names: tuple[str, ...]
 

@@ -85,8 +85,11 @@ class StepObserver:
         *,
         alone: bool = False,
     ) -> None:
-        """With ``at_call``, which is called as an optimizer is about to step, with its number in
-        the step and the gradients."""
+        """
+        Args:
+            at_call: called as an optimizer is about to step, with the number of its call in the
+                step and the gradients.
+        """
         self._at_call = at_call
         self._model = model
         self._rank = rank
@@ -109,7 +112,7 @@ class StepObserver:
         self._hook = register_optimizer_step_pre_hook(self._about_to_step)
 
     def close(self) -> None:
-        """See no more optimizer steps."""
+        """Stop watching optimizer steps."""
         self._hook.remove()
 
     def run(self, trainee: Trainee, steps: int, followed: Followed) -> None:

@@ -162,7 +162,7 @@ class Arriving:
         return (os.getpid(), threading.get_ident()) == (self._process, self._thread)
 
     def _come_after_reading(self) -> None:
-        """In a thread or child of this rank: wait until all ranks have read, this one as well.
+        """Wait, in a thread or child of this rank, until all ranks have read, this one as well.
 
         Or until the thread that makes the collectives waits, for this one, and all others for that.
         """

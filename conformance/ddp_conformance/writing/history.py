@@ -31,7 +31,7 @@ class ReadBack(Record):
 
 @dataclass(frozen=True, slots=True)
 class ReportedPaths(Record):
-    """Where a writer reports that it writes."""
+    """The paths to which a writer reports that it writes."""
 
     paths: tuple[str, ...]
     missing: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Opened(Record):
     lock: bool = False
     """Whether this rank locked the file, and it is empty."""
     claim: str = ""
-    """Of ranks with the same claim, one has written it, and the others were refused."""
+    """The claim on the file: one rank with it has written, and the others with it were refused."""
     own: bool = False
     """Whether this rank has written what it claims; two that have are two that write."""
 

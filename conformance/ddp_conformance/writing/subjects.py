@@ -34,7 +34,7 @@ class Writer(Subject):
     """Reads the record numbers back from the shared folder, in the order in which they stand;
     raises for content that cannot be read. None if the files hold no such records."""
     paths: Callable[[Any], tuple[str | Path, ...]] = no_paths
-    """Where the writer writes; called on every rank after the last record."""
+    """Returns the paths to which the writer writes; called on every rank after the last record."""
     close: Callable[[Any], object] = not_closed
     """Called with the writer on every rank after the last record: what buffers writes then."""
 

@@ -58,7 +58,7 @@ class BinArrays:
 
 
 def bin_path(root: Path, time: datetime) -> Path:
-    """Where the bin that starts at ``time`` lies under ``root``."""
+    """The path under ``root`` of the bin that starts at ``time``."""
     return root / f"{time:%Y}" / f"{time:%m}" / f"{time:%d}" / f"bin_{time.strftime(_TIME)}.npz"
 
 

@@ -150,9 +150,9 @@ SAID: dict[str, tuple[tuple[str, ...], ...]] = {
     "closes_epoll": (CLOSED,),
     "unlike_shapes": (("gloo aborted it", "tensors of different shape or dtype"),),
 }
-"""For each test its legal ends, of which one is shown: which comes first is a race in the rank."""
+"""The legal ends of each test, of which one is shown: which comes first is a race in the rank."""
 LATE = {"writes_garbage": "passed+error"}
-"""Where the rank has passed its call, and more, before pytest has read what it wrote there."""
+"""Verdicts of tests whose rank has passed its call before pytest has read what the call wrote."""
 
 
 @pytest.fixture(scope="module")

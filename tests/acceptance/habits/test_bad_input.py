@@ -68,7 +68,7 @@ def assert_shown(finished: Finished, file: str, *words: str) -> None:
 
 @pytest.mark.skipif(UNDER_XDIST, reason="pytest-xdist goes on with what its workers collected")
 def test_wrong_marks_are_collection_errors(marks: Finished) -> None:
-    """As for any file that cannot be collected, pytest runs no test at all."""
+    """pytest runs no test at all, as for any file that cannot be collected."""
     assert len(marks.collect_errors) == len(MARKS) + len(PLACES)
     assert marks.results == {}
     assert "ran all the same" not in marks.output

@@ -1,4 +1,4 @@
-"""Where torch's flight recorder is off, a hang is left to the deadline, and that is said once."""
+"""A hang without torch's flight recorder is left to the deadline, and pytest shows that once."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ def test_model_of_every_world_size(run: Run, time: str, size: int) -> None:
 
 @pytest.mark.parametrize("name", ["group_of_some", "lines_of_their_own"])
 def test_group_is_kept(run: Run, name: str) -> None:
-    """Not every rank is in every group, nor asks from the same line."""
+    """A group is kept although some ranks are not in it, or ask for it from another line."""
     first, second = f"test_{name}[first]", f"test_{name}[second]"
     assert [run.finished[test].verdict for test in (first, second)] == ["passed", "passed"]
     assert run.pids(first) == run.pids(second)

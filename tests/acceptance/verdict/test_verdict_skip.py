@@ -323,7 +323,7 @@ def test_other_exception_than_expected_is_a_failure(finished: Finished, name: st
 
 @pytest.mark.parametrize("rank", range(3))
 def test_crash_is_no_expected_failure(finished: Finished, rank: int) -> None:
-    """In plain pytest a crash ends the session, whatever the test's marks say."""
+    """A crash ends the session in plain pytest, whatever marks the test has."""
     result = finished[f"test_xfail_crash[{rank}]"]
     assert result.verdict == "failed"
     assert f"rank {rank}" in result.text

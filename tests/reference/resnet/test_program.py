@@ -38,7 +38,7 @@ def complaints(done: Finished) -> list[str]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the log directories lie."""
+    """The folder of the log directories."""
     return tmp_path_factory.mktemp("runs")
 
 

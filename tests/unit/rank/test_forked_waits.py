@@ -77,7 +77,7 @@ def test_notes_are_removed_for_the_next_test(waits: ForkedWaits) -> None:
 def test_groups_made_before_the_fork_are_known_in_the_process(
     waits: ForkedWaits, made: dict[str, int]
 ) -> None:
-    """Also in a process that a forked one forks."""
+    """The groups are known in a process that a forked process forks, too."""
     made["0"] = 1
 
     def notes_if_inherited() -> None:

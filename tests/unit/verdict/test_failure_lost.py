@@ -58,7 +58,7 @@ def test_signal_with_stack() -> None:
 
 
 def test_what_was_raised_before_the_end_is_said() -> None:
-    """As after an error of CUDA, when NCCL's watchdog ends the process during pytest's report."""
+    """NCCL's watchdog ends the process during pytest's report, after an error of CUDA."""
     dying = dead(
         returncode=-signal.SIGABRT,
         phase="call: backward",
@@ -274,7 +274,7 @@ def test_thread_that_waits_for_other_ranks_is_shown() -> None:
 
 
 def test_ranks_with_the_same_main_stack_and_unlike_threads_are_not_folded() -> None:
-    """As in ``pool.submit(a if ddp.rank == 0 else b).result()``."""
+    """The tests run ``pool.submit(a if ddp.rank == 0 else b).result()``, for example."""
 
     def of(function: str) -> str:
         frames = *ALL_REDUCE, (TEST_FILE, 70, function)

@@ -186,14 +186,14 @@ class Nemesis:
         return self._state(rank) in ENDED
 
     def _state(self, rank: int) -> str:
-        """That of its main thread, as proc(5) has it; empty before it begins."""
+        """The state of a rank's main thread, as proc(5) has it; empty before the rank begins."""
         pid = self._pid(rank)
         if pid == 0:
             return ""
         return processes.state_of(f"/proc/{pid}/task/{pid}") or "X"
 
     def _pid(self, rank: int) -> int:
-        """0 before it begins."""
+        """The pid of a rank; 0 before it begins."""
         try:
             return int(Path(self._order.files(rank), "pid").read_text())
         except (FileNotFoundError, ValueError):

@@ -148,7 +148,7 @@ def session(
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
 ) -> Session:
-    """Of beta's two GPUs its process sees one."""
+    """A session on alpha and beta, in which beta's process sees one of its two GPUs."""
     suite = new_suite()
     suite.write("conftest.py", CONFTEST)
     suite.write("test_gpus.py", SOURCE)

@@ -187,7 +187,8 @@ class Cluster:
         return self.machine(node, before, ahead).prefix()
 
     def machine(self, node: int, before: str = "", ahead: int = 0, cwd: str = "") -> Machine:
-        """See :meth:`on`; with a directory, that is where programs begin."""
+        """The machine of a node, with the arguments of :meth:`on`; programs begin in ``cwd``, if
+        given."""
         return Machine(self._network(node), NAMES[node], before, ahead, cwd)
 
     def _network(self, node: int) -> str:
@@ -212,7 +213,7 @@ class Cluster:
         return [command for pid, command in self._processes() if pid not in self.servers]
 
     def survivors_after(self, seconds: float) -> list[str]:
-        """Those that have not ended by then."""
+        """Command lines of processes of the cluster that live on after so many seconds."""
         deadline = time.monotonic() + seconds
         while (left := self.survivors()) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -224,7 +225,10 @@ class Cluster:
                 os.kill(pid, signal.SIGKILL)
 
     def _processes(self) -> Iterator[tuple[int, str]]:
-        """Those in the machines' networks; an environment is that of the warm interpreter."""
+        """The pid and command line of each process in the machines' networks.
+
+        Environments do not show a process's machine: a fork has that of the warm interpreter.
+        """
         networks = [
             os.stat(f"/run/netns/{self._network(node)}").st_ino for node in range(self.size)
         ]
@@ -252,7 +256,7 @@ class Session:
 
     @property
     def verdicts(self) -> dict[str, str]:
-        """By the names of the test functions."""
+        """The verdicts by the names of the test functions."""
         results = self.alpha.results.values()
         return {result.nodeid.rpartition(":")[2]: result.verdict for result in results}
 

@@ -150,7 +150,8 @@ PASSING = """
 
 
 def test_a_second_session_at_the_same_port_says_so(cluster: Cluster, suite: Suite) -> None:
-    """With the same secret, as of a job that was started twice; the first goes on."""
+    """The second session has the same secret, as a job that was started twice; the first goes
+    on."""
     suite.write("test_a.py", LONG)
     suite.write("waits", "")
     alpha, beta = cluster.start(suite)

@@ -201,8 +201,8 @@ LIGHTNING = """
         assert trainer.world_size == 4
         assert ddp.gather(trainer.node_rank) == [0, 0, 1, 1]
 """
-"""Not for other engines: ranks have the variables that it reads from the plugin, which
-``test_places`` sees."""
+"""A test of Lightning, for one engine alone: with the others, ranks have the variables that it
+reads from the plugin, too, which ``test_places`` sees."""
 
 PLAIN = """
     import os

@@ -13,7 +13,7 @@ RANKS = 3
 
 @pytest.fixture
 def boards(tmp_path: Path) -> list[Board]:
-    """That of each rank, in one file."""
+    """The board as each rank sees it, in one file."""
     path = tmp_path / "board"
     path.write_bytes(bytes(size(RANKS)))
     return [Board(str(path), rank, RANKS) for rank in range(RANKS)]

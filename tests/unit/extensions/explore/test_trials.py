@@ -371,7 +371,7 @@ def test_a_late_begin_is_paired_only_if_it_turns_around_what_no_other_hold_does(
 
 
 def test_pairs_of_kinds_come_by_turns_and_two_holds_of_one_thread_last() -> None:
-    """Of a, b and c rank 0 writes two first and rank 1 the third."""
+    """Rank 0 writes two of the files a, b and c first, and rank 1 the third."""
 
     def program(world: World) -> dict[RankThread | int, Thread]:
         def rank(number: int) -> Thread:
@@ -435,7 +435,7 @@ def test_what_an_earlier_hold_has_turned_around_needs_none() -> None:
 
 
 def test_a_conflict_whose_hold_ended_too_soon_is_tried_but_not_turned() -> None:
-    """As where the other rank comes to its point only after the bound of the hold."""
+    """The other rank comes to its point only after the bound of the hold."""
     held = event(0, 1, "open:a", site="t.py:1", uses=[changes("a")])
     other = event(1, 2, "open:a", site="t.py:2", uses=[reads("a")])
     more = event(0, 1.1, "open:b", site="t.py:3", uses=[changes("b")])
@@ -631,8 +631,8 @@ def test_the_same_records_give_the_same_trials_and_each_once(steps: list[tuple[i
 @settings(deadline=None, max_examples=40)
 @given(_STEPS)
 def test_all_orders_of_the_conflicts_are_seen_in_the_end(steps: list[tuple[int, str]]) -> None:
-    """In these programs each hold turns its conflicts around: whatever conflicts in a plain run
-    has come in both orders, if no conflict is open."""
+    """Each hold turns its conflicts around in these programs: whatever conflicts in a plain run has
+    come in both orders, if no conflict is open."""
     program = drawn(steps)
     result = explore(program, 200)
     assert result.exploration.open_kinds == 0

@@ -42,7 +42,8 @@ def test_the_shortest_round_trip_counts() -> None:
 
 
 def test_a_clock_that_drifts_is_followed() -> None:
-    """By 50 us a second for ten minutes, in which the first round trips were the shortest."""
+    """The clock drifts by 50 us a second for ten minutes; the first round trips are the
+    shortest."""
     taken: deque[Sample] = deque(maxlen=module._KEPT)
     for second in range(600):
         at, truth = second * 1000 * MS, second * 50_000

@@ -1,4 +1,4 @@
-"""By which route a test of an existing suite can run on ranks."""
+"""The route by which a test of an existing suite can run on ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def test_it():
 
 
 def found(folder: Path, **files: str) -> dict[str, Found]:
-    """By the test's name, of a suite with these files; ``conftest`` and others need no test."""
+    """What is found in a suite with these files, by the test's name; ``conftest`` and others need
+    no test."""
     for name, text in files.items():
         file = folder / f"{name.replace('__', '/').replace('//init/', '/__init__')}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
