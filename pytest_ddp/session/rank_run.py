@@ -60,7 +60,7 @@ class RankRun:
             self.subtests.append(TimedReport(report, at))
 
     def _put_here(self, report: pytest.TestReport) -> None:
-        """Have its times be those of our clock."""
+        """Convert the times of a report to those of our clock."""
         # One that the rank made of an interrupt has none.
         if report.start > 0:
             report.start = self.process.here(report.start)

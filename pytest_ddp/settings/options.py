@@ -36,7 +36,7 @@ class CheckCollectives(enum.StrEnum):
 
 
 class Unsupported(enum.StrEnum):
-    """The end of ddp tests on a system that cannot run ranks."""
+    """How ddp tests end on a system that cannot run ranks: as errors, or skipped."""
 
     ERROR = "error"
     SKIP = "skip"

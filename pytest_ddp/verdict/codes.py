@@ -23,10 +23,10 @@ class Entry:
     code: str
     title: str
     texts: tuple[str, ...]
-    """How its error texts begin, or what stands in them; ``...`` for what varies."""
+    """How texts of such a failure begin, or what stands in them; ``...`` for what varies."""
     meaning: str
     causes: tuple[str, ...]
-    """Likely ones, commonest first."""
+    """Likely causes, commonest first."""
     fixes: tuple[str, ...]
     message: str = ""
     """A regular expression that finds an exception of torch or Python by its first line; empty for

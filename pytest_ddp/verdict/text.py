@@ -71,7 +71,7 @@ def _laid_out(cells: Sequence[tuple[str, ...]], inline: int) -> Iterator[str]:
 
 
 class FailureText(NamedTuple):
-    """The text of a failed phase."""
+    """The text of a failed phase, as pytest represents it, and its marked lines."""
 
     longrepr: ReprExceptionInfo
     marks: list[tuple[int, int, int, str]]

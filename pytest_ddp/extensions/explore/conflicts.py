@@ -44,12 +44,12 @@ class Conflict(NamedTuple):
     """Two uses of a thing that may come in either order."""
 
     first: Event
-    """The one that came first."""
+    """The event that came first."""
     second: Event
     use: Access
-    """What the first does."""
+    """What the first event does with the thing."""
     other_use: Access
-    """What the second does with the same thing."""
+    """What the second event does with the same thing."""
     held: Event
     """The point at which holding the first one's thread lets the second come before: the first
     itself, or the last point before it."""

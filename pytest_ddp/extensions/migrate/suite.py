@@ -58,7 +58,7 @@ class Module:
     names: dict[str, str]
     """The qualified names of imported names and plain aliases; ``.helpers.*`` maps to itself."""
     is_asked_for: bool
-    """Whether its tests are reported, or other modules only import from it."""
+    """Whether the module's tests are reported, or other modules only import from it."""
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
@@ -199,7 +199,7 @@ def _conftests_above(files: Collection[Path]) -> Iterator[Path]:
 
 
 def _imported(module: Module) -> Iterator[Path]:
-    """Files of the suite that its imports may refer to."""
+    """Files of the suite to which a module's imports may refer."""
     for name in module.names.values():
         yield from _files_of(name, module.path)
 

@@ -25,7 +25,7 @@ class Failed:
     verdict: str
     """The verdict, in one sentence."""
     text: str
-    """What pytest printed about it; empty if no JUnit file contains it."""
+    """What pytest printed about the failure; empty if no JUnit file contains it."""
 
 
 @dataclass(slots=True)

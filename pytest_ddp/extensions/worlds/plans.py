@@ -71,7 +71,7 @@ class Reference:
     further: list[RankTable] = field(default_factory=list)
     """Records of the runs of this world with rounding."""
     why_not_wide: str | None = None
-    """Why it cannot run in float64; empty if it has; None if it was not tried."""
+    """Why the reference cannot run in float64; empty if it has; None if it was not tried."""
 
 
 class Plans:

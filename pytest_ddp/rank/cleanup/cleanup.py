@@ -286,15 +286,15 @@ class LiveResources:
         )
 
     def has_more_groups(self) -> bool:
-        """Whether there are process groups now that are not among these."""
+        """Whether there are process groups now that are not among those seen before."""
         return not self.groups.issuperset(group_names())
 
     def has_other_default_group(self) -> bool:
-        """Whether there is a default process group now that is not among these."""
+        """Whether there is a default process group now that is not among those seen before."""
         return is_initialized() and id(dist.group.WORLD) not in self.default
 
     def more_stores(self) -> tuple[Leak, ...]:
-        """Stores that are held now and not among these, after pytest has released the frames."""
+        """Stores that are held now and were not before, after pytest has released the frames."""
         if not self.stores.issuperset(torch_state.held()):
             gc.collect()
         held = torch_state.held()

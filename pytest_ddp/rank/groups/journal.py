@@ -75,7 +75,8 @@ class CallJournal(Recorder):
         self.where: dict[str, int] = {}
         """Digest of the calling lines, by group, and of sizes that may legally differ."""
         self._counted: dict[int, int] = {}
-        """Operations on its group that each thread in a ``monitored_barrier`` found there."""
+        """Operations on the group before a ``monitored_barrier``, by the thread that is in the
+        barrier."""
         self.forked = ForkedWaits(self.made)
         self.failed: set[str] = set()
         """Groups on which a wait ended in an error during this test, for example by a timeout:

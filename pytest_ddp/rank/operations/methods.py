@@ -94,7 +94,8 @@ def _issuing(operations: Operations, original: Any, form: Form, method: str) -> 
 def _monitoring(
     operations: Operations, original: Any, form: Form, method: str
 ) -> Callable[..., Any]:
-    """gloo builds it from messages, and it returns when all ranks have come."""
+    """Wrap ``monitored_barrier``: gloo builds it from messages, and it returns when all have
+    come."""
     describe = operations.describer.of(form, method)
 
     def monitoring(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:

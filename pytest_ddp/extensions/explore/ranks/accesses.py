@@ -38,7 +38,7 @@ class Access(NamedTuple):
     changes: bool
     """Whether others may see a difference."""
     verb: str
-    """What the thread does with it, in the words of a failure: ``reads``, ``removes``."""
+    """What the thread does with the thing, in the words of a failure: ``reads``, ``removes``."""
 
 
 FROM_ANY = "receives from any"

@@ -15,13 +15,13 @@ class State(enum.IntEnum):
     """What a rank does, held threads aside."""
 
     COMPUTES = 0
-    """One of its threads does something, or may; what every rank does until it has looked."""
+    """A thread of the rank does something, or may; what every rank does until it has looked."""
     SLEEPS = 1
-    """None does, but one will by itself: it sleeps, or waits for a process."""
+    """No thread does something, but one will by itself: it sleeps, or waits for a process."""
     RESTS = 2
-    """All wait, or poll."""
+    """All threads of the rank wait, or poll."""
     ENDED = 3
-    """The test has ended on it."""
+    """The test has ended on the rank."""
 
 
 class Field(enum.IntEnum):
@@ -45,9 +45,9 @@ class Turn(enum.IntEnum):
     COMING = 0
     HELD = 1
     OVER = 2
-    """The others' state has ended it."""
+    """The state of all other threads has ended the hold."""
     EXPIRED = 3
-    """A bound has ended it."""
+    """A bound has ended the hold."""
 
 
 HOLDS = 8
