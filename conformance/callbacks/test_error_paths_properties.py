@@ -129,7 +129,7 @@ def test_any_rank_that_has_to_be_stopped_is_named(error: Error, data: st.DataObj
 
 @quick
 @given(deaths(), st.booleans(), st.data())
-def test_any_rank_that_says_that_all_is_well_is_named(
+def test_any_rank_that_ends_as_if_all_were_well_is_named(
     error: Error, returned: bool, data: st.DataObject
 ) -> None:
     end = any_record(data, error.history, Ended)

@@ -88,7 +88,7 @@ def test_a_process_is_where_the_rank_is(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.ddp(world_size=1)
-def test_what_ends_badly_is_told_and_ends_no_server() -> None:
+def test_what_ends_badly_is_reported_and_ends_no_server() -> None:
     server = in_process_of(0, server_of)
     with pytest.raises(RuntimeError, match=r"raised: ValueError: invalid literal"):
         in_process_of(0, functools.partial(int, "none"))
@@ -107,7 +107,7 @@ def test_what_ends_badly_is_told_and_ends_no_server() -> None:
         (signal.pause, -signal.SIGTERM),
     ],
 )
-def test_the_exit_code_is_told(function: Callable[[], object], code: int) -> None:
+def test_the_exit_code_is_reported(function: Callable[[], object], code: int) -> None:
     with contextlib.closing(Server(0).process(answers=False, seconds=0)) as process:
         process.run(function)
         if code < 0:
@@ -275,7 +275,7 @@ def test_what_no_fork_may_follow_is_imported_each_time(tmp_path: Path, more: str
 
 
 @pytest.mark.ddp(world_size=1)
-def test_imports_that_end_badly_are_told_each_time(tmp_path: Path) -> None:
+def test_imports_that_end_badly_are_reported_each_time(tmp_path: Path) -> None:
     raises = imported(tmp_path, "a", "raise ImportError('no such part')")
     dies = imported(tmp_path, "b", "import os; os._exit(3)")
     for _ in range(2):

@@ -163,7 +163,7 @@ def lost(new_suite: Callable[[], Suite]) -> Finished:
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_what_was_seen_is_said(lost: Finished, name: str) -> None:
+def test_what_was_seen_is_in_the_text(lost: Finished, name: str) -> None:
     result = lost[f"test_{name}"]
     assert result.verdict in {"failed", LATE.get(name)}, result.text
     text = flat(result.text)

@@ -182,7 +182,7 @@ def test_states_of_a_bar_are_lines(shown: Finished) -> None:
         assert f"[rank {rank}] dos line\n" in lines
 
 
-def test_a_rank_that_dies_has_said_its_last_words(shown: Finished) -> None:
+def test_the_last_output_of_a_rank_that_dies_is_shown(shown: Finished) -> None:
     for words in ("[rank 0] last words of 0", "[rank 1] last words of 1", "[rank 1] and a part"):
         assert f"{words}\n" in shown.stdout
 

@@ -245,7 +245,7 @@ def test_partial_skip_is_a_failure(finished: Finished, name: str) -> None:
 
 
 @pytest.mark.parametrize("rank", range(3))
-def test_partial_skip_says_who_and_why(finished: Finished, rank: int) -> None:
+def test_partial_skip_has_who_and_why(finished: Finished, rank: int) -> None:
     message = finished[f"test_skip_one[{rank}]"].phase("call").message
     peers = {0: "ranks 1-2", 1: "ranks 0, 2", 2: "ranks 0-1"}[rank]
     assert message == (f"ranks disagree: rank {rank} skipped (not on this rank), {peers} passed")

@@ -102,7 +102,7 @@ the last in the run."""
 
 
 @pytest.mark.parametrize(("options", "said"), WRONG.values(), ids=WRONG)
-def test_one_rank_says_what_is_wrong_with_a_configuration(
+def test_one_rank_prints_what_is_wrong_with_a_configuration(
     directory: Path, options: tuple[str, ...], said: str
 ) -> None:
     (directory / "bad.pt").write_text("garbage")

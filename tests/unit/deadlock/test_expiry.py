@@ -88,7 +88,7 @@ def test_none_is_the_cause_where_no_majority_did_the_same(looks: list[TimeoutSna
     assert expiry.unknown
 
 
-def test_last_answer_of_a_rank_that_is_silent_says_where_it_was() -> None:
+def test_last_answer_of_a_rank_that_is_silent_has_its_place() -> None:
     (line,) = diagnose_timeout([look(1, last=WAITS)]).table
     assert (line.state, line.phase, line.collective) == ("silent", "call", "")
     assert line.place.endswith("test_made.py:7 in test_made")

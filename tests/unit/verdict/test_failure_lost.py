@@ -57,7 +57,7 @@ def test_signal_with_stack() -> None:
     )
 
 
-def test_what_was_raised_before_the_end_is_said() -> None:
+def test_what_was_raised_before_the_end_is_shown() -> None:
     """NCCL's watchdog ends the process during pytest's report, after an error of CUDA."""
     dying = dead(
         returncode=-signal.SIGABRT,
@@ -79,7 +79,7 @@ def test_what_was_raised_before_the_end_is_said() -> None:
     assert "watchdog" not in plain
 
 
-def test_sigkill_says_why_there_is_no_stack() -> None:
+def test_text_for_sigkill_has_why_there_is_no_stack() -> None:
     report = failure(made.passing(0), dead(returncode=-signal.SIGKILL))
     assert "SIGKILL leaves no stack; the out-of-memory killer sends it too" in report.longreprtext
     assert place(report) == ("tests/test_made.py", 10)

@@ -218,7 +218,7 @@ def test_peers_that_wait_in_one_collective_take_one_line() -> None:
         replace(waiting(BARRIER, BARRIER), kind=HangKind.MISMATCH),
     ],
 )
-def test_proof_that_says_more_than_the_failure_stays(hang: Hang) -> None:
+def test_proof_that_has_more_than_the_failure_stays(hang: Hang) -> None:
     shown = text(made.passing(0, ASSERTED), stopped(1), stopped(2), made.passing(3), hang=hang)
     assert hang.sentence in shown
     assert "rank 1  waits" in shown

@@ -303,7 +303,7 @@ def test_each_has_its_verdict(adopted: Finished) -> None:
 
 
 @pytest.mark.parametrize("name", FAILED)
-def test_what_failed_says_how(adopted: Finished, name: str) -> None:
+def test_what_failed_has_the_reason(adopted: Finished, name: str) -> None:
     assert FAILED[name] in adopted[name].phase("call").message
     assert "pytest_ddp/" not in adopted[name].text
 

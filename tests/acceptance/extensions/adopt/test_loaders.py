@@ -210,7 +210,7 @@ def test_adopted_classes_have_workers(adopted: Finished) -> None:
 
 
 @pytest.mark.parametrize("harness", ["served", "adopted"])
-def test_a_worker_that_died_is_told(harness: str, request: pytest.FixtureRequest) -> None:
+def test_a_worker_that_died_is_reported(harness: str, request: pytest.FixtureRequest) -> None:
     found: Finished = request.getfixturevalue(harness)
     assert found["test_worker_is_killed"].phase("call").outcome == "failed"
     assert re.search(TOLD, found["test_worker_is_killed"].text)

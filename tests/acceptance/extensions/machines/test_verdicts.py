@@ -283,7 +283,7 @@ def test_text(session: Session, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["test_assert", "test_deadlock", "test_crash", "test_timeout"])
-def test_a_failure_says_which_machines_its_ranks_were_on(session: Session, name: str) -> None:
+def test_a_failure_names_the_machines_of_its_ranks(session: Session, name: str) -> None:
     text = flat(session.alpha[name].text)
     assert "ranks 0-1 on node 0 (alpha), ranks 2-3 on node 1 (beta)." in text
 

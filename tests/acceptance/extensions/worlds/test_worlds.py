@@ -498,7 +498,7 @@ def test_what_only_some_ranks_hold_is_taken_from_them(states: Finished) -> None:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_said(states: Finished, name: str) -> None:
+def test_what_is_wrong_is_in_the_text(states: Finished, name: str) -> None:
     world = "one" if name in ("object", "both", "flat") else "ddp"
     result = states[f"test_wrong_{name}[{world}]"]
     assert result.verdict == "failed"

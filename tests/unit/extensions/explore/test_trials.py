@@ -556,7 +556,7 @@ def test_the_lines_of_a_finding() -> None:
     assert (conflict.first.site, conflict.second.site) == ("t.py:5", "t.py:9")
 
 
-def test_of_a_late_begin_the_last_conflict_that_it_has_turned_is_told() -> None:
+def test_a_late_begin_is_shown_by_the_last_conflict_that_it_has_turned() -> None:
     def turned(program: Program, hold: Hold) -> str:
         exploration = Exploration()
         exploration.ran((), run(program).threads)
@@ -575,7 +575,7 @@ def test_of_two_holds_each_has_its_conflict() -> None:
     assert [each.first.site for each in turned.values()] == ["t.py:1", "t.py:7"]
 
 
-def test_of_a_second_hold_it_is_told_what_it_has_turned_back() -> None:
+def test_a_second_hold_is_shown_by_what_it_has_turned_back() -> None:
     result = explore(two_holders_of_a_lock)
     late, back = result.exploration.turned(result.schedules[-1]).values()
     assert (late.first.thread, late.first.point) == (RankThread(0), "open:lock")

@@ -26,7 +26,9 @@ WAYS = st.integers(0, 500 * MS)
 
 
 @given(st.integers(-HOUR, HOUR), WAYS, WAYS, WAYS)
-def test_the_truth_lies_within_what_is_said(ahead: int, there: int, back: int, held: int) -> None:
+def test_the_truth_lies_within_the_uncertainty(
+    ahead: int, there: int, back: int, held: int
+) -> None:
     """Whatever the ways took: unlike ways bias the middle, by half of their difference."""
     taken = sample(0, ahead, there, back, held)
     assert abs(taken.ahead - ahead) <= taken.uncertainty(taken.returned) + 1

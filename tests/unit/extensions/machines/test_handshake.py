@@ -80,7 +80,7 @@ def test_a_stranger_is_refused_at_the_first_bytes_too_many(said: bytes) -> None:
         ServerHandshake(SECRET).open(said)
 
 
-def test_a_stranger_that_says_little_is_neither_let_in_nor_parsed() -> None:
+def test_a_stranger_that_sends_little_is_neither_let_in_nor_parsed() -> None:
     assert ServerHandshake(SECRET).open(b"GET /") is None
 
 

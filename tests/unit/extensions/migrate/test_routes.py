@@ -472,7 +472,7 @@ def test_forkserver_is_named(tmp_path: Path, context: str) -> None:
 
 
 @pytest.mark.parametrize("what", UNKNOWN)
-def test_what_cannot_be_known_is_said(tmp_path: Path, what: str) -> None:
+def test_what_cannot_be_known_has_a_reason(tmp_path: Path, what: str) -> None:
     text, reason = UNKNOWN[what]
     (one,) = found(tmp_path, test_it=text).values()
     assert (one.route, one.reason) == (Route.UNKNOWN, reason)
@@ -622,13 +622,13 @@ def test_a_pool_that_conftest_has_made(tmp_path: Path) -> None:
     assert (way["test_it"].route, way["test_alone"].route) == (Route.NONE, Route.PLAIN)
 
 
-def test_a_file_that_is_no_python_is_told_of(tmp_path: Path) -> None:
+def test_a_file_that_is_no_python_is_reported(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_it(:")
     suite = Suite.read([tmp_path])
     assert list(suite.broken) == [tmp_path / "test_it.py"]
 
 
-def test_a_file_that_is_not_there_is_told_of(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_reported(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").symlink_to(tmp_path / "gone.py")
     (tmp_path / "test_other.py").write_text(SPAWN)
     suite = Suite.read([tmp_path])

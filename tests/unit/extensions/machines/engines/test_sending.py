@@ -79,7 +79,7 @@ def test_an_agent_whose_starter_has_ended_ends(tmp_path: Path) -> None:
     assert f"cannot reach node 0 at 127.0.0.1:{port}" in ended.stderr
 
 
-def test_the_end_of_what_a_command_said_is_told() -> None:
+def test_the_end_of_a_commands_output_is_the_reason() -> None:
     said = "a warning\n\nTraceback\n  File\nModuleNotFoundError: No module named 'torch'\n"
     assert sending.how_it_ended("its command", 1, said) == (
         "its command ended with code 1: Traceback / File / "
