@@ -1,4 +1,4 @@
-"""Caches of which as on several machines nothing can be said."""
+"""Caches that cannot be judged as if they were on several machines."""
 
 from __future__ import annotations
 

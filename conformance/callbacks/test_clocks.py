@@ -1,4 +1,4 @@
-"""What is said of loops in which one rank's clocks gain time."""
+"""The verdicts on loops in which one rank's clocks gain time."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def raised(draw: st.DrawFn, sizes: st.SearchStrategy[int] = world_sizes) -> Erro
 
 @st.composite
 def skipped(draw: st.DrawFn, sizes: st.SearchStrategy[int] = world_sizes) -> Error:
-    """All ranks leave out the step, say so, and end well."""
+    """Histories in which all ranks leave out the step, record that, and end well."""
     world_size = draw(sizes)
     rank, step = draw(st.integers(0, world_size - 1)), draw(st.integers(0, 3))
     steps = step + draw(st.integers(1, 3))
@@ -91,7 +91,7 @@ def skipped(draw: st.DrawFn, sizes: st.SearchStrategy[int] = world_sizes) -> Err
 
 
 def judged(error: Error, history: list[Any]) -> list[str]:
-    """What the judge of deaths says of a history."""
+    """The violations that the judge of deaths finds in a history."""
     return texts(judge.judge_death(history, error.death))
 
 

@@ -97,7 +97,7 @@ def sketches(draw: st.DrawFn) -> tuple[Sketch, ...]:
 
 
 def found_by_all(history: Sequence[Any]) -> dict[str, list[str]]:
-    """What each judge says, by its name; those that say nothing are left out."""
+    """The violations that each judge finds, by its name; judges that find none are left out."""
     found = {
         "repetition": judge.judge_same_run(history, "again"),
         "states": judge.judge_random_states(history, "again"),

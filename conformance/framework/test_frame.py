@@ -120,7 +120,7 @@ def test_wrong_types_are_undecided(subject: Subject, text: str) -> None:
 
 
 def test_a_wrong_declaration_is_shown_at_the_users_line() -> None:
-    """A frame of a dataclass's constructor has no source, and ours say nothing to its author."""
+    """A frame of a dataclass's constructor has no source, and ours are of no use to its author."""
     with pytest.raises(ValueError, match="did you mean 'pads'") as caught:
         Sampler(strided, traits={"pad"})
     shown = caught.traceback.filter(caught)

@@ -54,7 +54,7 @@ class RankRun:
             self.reports[Phase(report.when)] = TimedReport(report, at)
 
     def take_subtest(self, report: pytest.TestReport | None, at: float) -> None:
-        """Take the report of a subtest, after which the rank goes on, whatever it says."""
+        """Take the report of a subtest, after which the rank goes on, whatever its outcome."""
         if report is not None:
             self._put_here(report)
             self.subtests.append(TimedReport(report, at))

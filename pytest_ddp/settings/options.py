@@ -84,7 +84,7 @@ class Options:
     device: str | None = None
     """Kind of device for marks that name neither one nor a backend of one; None to see."""
     ranks_per_gpu: int = 1
-    """How many ranks may share a GPU, for marks that do not say."""
+    """How many ranks may share a GPU, for marks without this argument."""
     unsupported: Unsupported = Unsupported.ERROR
     """How ddp tests end where ranks cannot run."""
     docs_url: str = ""

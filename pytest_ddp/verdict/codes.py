@@ -554,11 +554,11 @@ OF_HANG = {
 
 
 def pointer(code: str, docs_url: str) -> str:
-    """The line of a failure text that says where the code is explained.
+    """The line of a failure text that names the place where the code is explained.
 
     Args:
         code: the code.
-        docs_url: where the documentation is, with a slash at its end; empty for nowhere.
+        docs_url: address of the documentation, with a slash at its end; empty if there is none.
     """
     return f"{code}: {explained_at(code, docs_url)}"
 

@@ -259,7 +259,7 @@ def diagnose_failure(failure: Failure) -> Diagnosis:
 
 
 def _details(failure: Failure) -> list[str]:
-    """What a plugin says below the verdict, without indents."""
+    """The lines of a plugin's finding below the verdict, without indents."""
     if failure.disagreement is None or failure.disagreement.kind is not Kind.FINDING:
         return []
     return [line.strip() for line in failure.disagreement.text.splitlines()[1:]]

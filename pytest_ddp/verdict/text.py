@@ -206,7 +206,7 @@ def _other_ranks(failure: Failure, diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _is_shown(state: str | None, words: str) -> bool:
-    """Whether a rank's state in the table says the same as these words."""
+    """Whether a rank's state in the table means the same as these words."""
     return state == words or (state == "ended" and words == "passed")
 
 

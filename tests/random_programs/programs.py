@@ -1,4 +1,4 @@
-"""Small random programs of collectives and messages on three ranks; a seed says all. Pure.
+"""Small random programs of collectives and messages on three ranks, each made by its seed. Pure.
 
 A program begins as a list of events that could happen one after the other, so that it is legal.
 Each rank does its part of them in this order. In half of the programs, a rank then does two of its

@@ -230,7 +230,7 @@ def without_call(setup: str, *, teardown: str = "passed") -> dict[str, str]:
 
 
 def verdict(report: TestReport) -> str:
-    """What the short summary says of a failed phase."""
+    """The text of a failed phase in the short summary."""
     message: str = report.longrepr.reprcrash.message  # type: ignore[union-attr]
     return message
 

@@ -199,7 +199,7 @@ def ring(size: int, start: int = 0) -> dict[int, ProbedRank]:
 
 
 def accused(stands: Mapping[int, ProbedRank]) -> set[int]:
-    """The ranks that the proof says wait for ever."""
+    """The ranks that wait for ever, by the proof."""
     hang = prove(stands)
     if hang is None:
         return set()

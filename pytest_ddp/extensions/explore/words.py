@@ -114,7 +114,7 @@ def conflict_text(conflict: Conflict) -> str:
 
 
 def explored(kinds: int, open_kinds: int, undecided: int, runs: int) -> str:
-    """What ``-v`` says beside a green test.
+    """What ``-v`` shows beside a green test.
 
     Args:
         kinds: the kinds of conflicts that were found.

@@ -1,4 +1,4 @@
-"""The ways in which a rank can fail, as lines of test code, and what must be said of them.
+"""The ways in which a rank can fail, as lines of test code, and what the text must have for each.
 
 For ``test_verdict_death.py``, in which every line is run on every rank position, in the body of a
 test and where it applies in a fixture's setup and teardown; and for ``tests/chaos``, in which other

@@ -117,7 +117,7 @@ class Watched:
         return self.suite.start(*args, env={MARK: self._run, **names, **env}, extra=extra)
 
     def hear(self, count: int) -> None:
-        """Wait until ``count`` processes have said that they are in their state.
+        """Wait until ``count`` processes have written that they are in their state.
 
         Raises:
             AssertionError: they did not within ``START_LIMIT`` seconds.

@@ -142,7 +142,7 @@ def timeouts(new_suite: Callable[[], Suite]) -> Finished:
 
 @pytest.fixture(scope="module")
 def diagnoses(timeouts: Finished) -> dict[str, Any]:
-    """What the diagnosis says of the one failure of each test, by the test's name."""
+    """The diagnosis of the one failure of each test, by the test's name."""
     return timeouts.diagnosed("diagnoses")
 
 

@@ -318,7 +318,7 @@ RC = """
 
 
 def test_children_of_ranks_as_coverage_has_them(written: Callable[[], Suite]) -> None:
-    """Settings elsewhere, which also say that children of processes are measured."""
+    """Settings in another folder, by which children of processes are measured, too."""
     suite = written()
     suite.write("test_work.py", CHILDREN)
     suite.write("settings/rc", RC)

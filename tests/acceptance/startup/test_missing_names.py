@@ -1,4 +1,5 @@
-"""A torch without a private name that ranks need: an error says so, without a traceback of ours."""
+"""A torch without a private name that ranks need: an error names it, without a traceback of
+ours."""
 
 from __future__ import annotations
 

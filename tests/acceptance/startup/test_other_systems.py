@@ -1,4 +1,4 @@
-"""Off Linux one line says so, ddp tests fail or are skipped, and all other tests run."""
+"""Off Linux one line has the reason, ddp tests fail or are skipped, and all other tests run."""
 
 from __future__ import annotations
 

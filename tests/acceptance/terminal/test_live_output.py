@@ -1,4 +1,4 @@
-"""What ranks write past pytest's capture is shown at once, and says which rank wrote it."""
+"""What ranks write past pytest's capture is shown at once, with the rank that wrote it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Teardown errors of ranks that lost their peers in the call say so, in few lines."""
+"""Teardown errors of ranks that lost their peers in the call refer to that, in few lines."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_lost_channel_is_read_whatever_the_main_thread_notes_then(tmp_path: Path
 
 
 def test_sight_shows_that_the_phase_is_over(tmp_path: Path) -> None:
-    """What began the phase that is over says nothing of the wider one."""
+    """The line that began the phase that is over is not that of the wider one."""
     page = StatusPage(str(tmp_path / "page"))
     note = note_of("call: construction of Net", "a.py:1 in f", 1)
     page.write(PHASE, note)

@@ -22,7 +22,7 @@ def call(operation: str = "all_reduce") -> Operation:
 
 
 class Child:
-    """A forked process that acts, says so and waits for its end."""
+    """A forked process that acts, writes when it has, and waits for its end."""
 
     def __init__(self, act: Callable[[], object]) -> None:
         acted, self._goes_on = os.pipe(), os.pipe()

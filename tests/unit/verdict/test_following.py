@@ -1,4 +1,4 @@
-"""Errors in teardown that follow from the failure of an earlier phase say so, in few lines."""
+"""Errors in teardown that follow from the failure of an earlier phase refer to it, in few lines."""
 
 from __future__ import annotations
 

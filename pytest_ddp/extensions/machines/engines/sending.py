@@ -66,7 +66,7 @@ def _for_others(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def way_to_python(code: int) -> str:
-    """What to do if an interpreter was not found, as an exit code says; begins with a blank."""
+    """What to do if an interpreter was not found, by an exit code; begins with a blank."""
     return " --ddp-machines-python names the interpreter there" if code in _NOT_FOUND else ""
 
 

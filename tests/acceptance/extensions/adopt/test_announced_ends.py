@@ -166,9 +166,11 @@ def adopted(suite_of_deaths: Suite) -> Finished:
 
 
 def test_each_has_its_verdict(adopted: Finished) -> None:
-    told = {name.partition("::")[2]: result.verdict for name, result in adopted.results.items()}
-    assert len(told) == 18
-    assert told == dict.fromkeys(told, "passed") | dict.fromkeys(SAID, "failed"), adopted.tail()
+    verdicts = {name.partition("::")[2]: result.verdict for name, result in adopted.results.items()}
+    assert len(verdicts) == 18
+    assert verdicts == dict.fromkeys(verdicts, "passed") | dict.fromkeys(SAID, "failed"), (
+        adopted.tail()
+    )
 
 
 @pytest.mark.parametrize("name", SAID)

@@ -1,4 +1,4 @@
-"""What harnesses of processes call a pass, or hang on: ``--ddp-adopt=spawn`` tells it."""
+"""What harnesses of processes call a pass, or hang on: ``--ddp-adopt=spawn`` shows it."""
 
 from __future__ import annotations
 

@@ -267,10 +267,10 @@ def adopted(suite_of_torch: Suite) -> Finished:
 
 
 def test_each_has_its_verdict(adopted: Finished) -> None:
-    told = {name.partition("::")[2]: result.verdict for name, result in adopted.results.items()}
+    verdicts = {name.partition("::")[2]: result.verdict for name, result in adopted.results.items()}
     due = dict.fromkeys(FAILED, "failed") | dict.fromkeys(SKIPPED, "skipped")
-    assert len(told) == 21
-    assert told == dict.fromkeys(told, "passed") | due
+    assert len(verdicts) == 21
+    assert verdicts == dict.fromkeys(verdicts, "passed") | due
     assert not [text for text in adopted.warnings if "environment" in text]
 
 

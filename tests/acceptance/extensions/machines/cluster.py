@@ -262,8 +262,8 @@ class Session:
 
     @cached_property
     def text(self) -> str:
-        told = (f"=== node {node}\n{end.tail()}" for node, end in enumerate(self.agents, 1))
-        return "\n".join((self.alpha.tail(), *told))
+        others = (f"=== node {node}\n{end.tail()}" for node, end in enumerate(self.agents, 1))
+        return "\n".join((self.alpha.tail(), *others))
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,8 @@ def problem() -> str:
 
 
 class Switch:
-    """Passes frames from each machine to all others, as it is told to."""
+    """Passes frames from each machine to all others, with the delays and losses that a test
+    sets."""
 
     def __init__(self) -> None:
         self.delay = 0.0

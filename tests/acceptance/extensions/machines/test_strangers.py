@@ -125,7 +125,7 @@ STRANGER = """
 
 
 def test_strangers_at_the_door_change_nothing(cluster: Cluster, suite: Suite) -> None:
-    """A scan, other protocols, a gigabyte, and peers that say nothing and stay."""
+    """A scan, other protocols, a gigabyte, and peers that send nothing and stay."""
     suite.write("test_a.py", LONG)
     suite.write("waits", "")
     alpha, beta = cluster.start(suite)

@@ -1,4 +1,4 @@
-"""How far a machine's clocks are said to be ahead, and by how much that may be wrong."""
+"""The estimate of how far a machine's clocks are ahead, and by how much it may be wrong."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Session:
         return line
 
     def hear(self, kind: type[Message]) -> Any:
-        """The next message of a kind that the coordinator tells the controller."""
+        """The next message of a kind that the coordinator sends to the controller."""
         return _within(lambda: self._next(kind))
 
     def _next(self, kind: type[Message]) -> Message | None:

@@ -85,7 +85,7 @@ def test_a_stranger_that_sends_little_is_neither_let_in_nor_parsed() -> None:
 
 
 def test_a_proof_is_of_one_connection() -> None:
-    """Who has listened to another connection cannot use what was said there."""
+    """Who has listened to another connection cannot use what was sent there."""
     first, second = ServerHandshake(SECRET), ServerHandshake(SECRET)
     knock = ClientHandshake(SECRET, first.greeting)
     assert first.open(knock.answer) is not None

@@ -1,4 +1,4 @@
-"""What result files say, of hand-made ones."""
+"""Results that are read from hand-made result files."""
 
 from __future__ import annotations
 

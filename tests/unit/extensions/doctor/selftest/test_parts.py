@@ -1,4 +1,4 @@
-"""Which parts of the selftest run where, and that each says what it expects."""
+"""Which parts of the selftest run where, and that each declares what it expects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a launcher's variables say."""
+"""The engine torchrun, as it is read from a launcher's variables."""
 
 from __future__ import annotations
 
