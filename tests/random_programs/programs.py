@@ -45,7 +45,8 @@ class Step(NamedTuple):
 
     @property
     def stream(self) -> tuple[object, ...]:
-        """What it has to keep its order with: collectives of a group, messages to or from one."""
+        """The stream in which the operation keeps its order: collectives of a group, messages to or
+        from one."""
         return (self.do, self.peer) if self.do in ("send", "recv") else self.group
 
 

@@ -47,7 +47,7 @@ class KeptCheckpoint:
         return [names[place] for place in chosen([f.stat().st_size for f in self.files.values()])]
 
     def leave_out(self, name: str) -> None:
-        """Bring all files back but this one; none if the name is empty."""
+        """Bring back all files of the checkpoint but one; no file if the name is empty."""
         shutil.rmtree(self._path) if self._path.is_dir() else self._path.unlink(missing_ok=True)
         _copy(self._copy, self._path)
         for file in [self.files[name]] if name else self.files.values():

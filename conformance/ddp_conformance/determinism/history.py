@@ -70,7 +70,7 @@ class LoopRaised(Record):
 
     run: str
     error: str
-    """The exception with its type, and the place it came from."""
+    """The exception with its type, and the place from which it came."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ def judge_incomplete(history: History) -> tuple[Violation, ...]:
 
 
 def unread(history: History) -> str:
-    """Why it is not known that the loop reads its checkpoint; empty if it is."""
+    """Why it is not known that the loop reads its checkpoint; empty if that is known."""
     runs = _runs_without_a_file(history)
     emptied = WITHOUT_ANY if len(runs) > 1 else runs[0]
     is_read = raised_in(history, emptied) or any(_differences(history, emptied))

@@ -64,9 +64,9 @@ def is_refused(history: History, move: Move) -> bool:
 
 
 def opens_nothing(history: History, moves: Sequence[Move]) -> str:
-    """Why it is not known that the loop reads its checkpoint; empty if it is.
+    """Why it is not known that the loop reads its checkpoint; empty if that is known.
 
-    Where it is taken away, a loop that reads it raises, or begins as a new one does.
+    Where the checkpoint is taken away, a loop that reads it raises, or begins as a new one does.
     """
     ends = {_digests(whole) for _, whole in _by_run(history, "end").items()}
     begins = {run: _digests(whole) for run, whole in _by_run(history, "begin").items()}

@@ -93,11 +93,11 @@ class Pass(Record):
 
     step: int
     place: int
-    """Backward passes of this step before."""
+    """The number of backward passes of this step before this one."""
     used: tuple[str, ...]
-    """Parameters that it reached on this rank."""
+    """Parameters that the pass reached on this rank."""
     collectives: int
-    """Collectives of the default group that began in it."""
+    """Collectives of the default group that began in the pass."""
     digest: str
     """The digest of this rank's gradients afterwards."""
 
@@ -199,4 +199,5 @@ class SteppedWith(Record):
 
     step: int
     nonzero: tuple[tuple[str, tuple[int, ...]], ...]
-    """Name of each of its parameters, and which elements of its gradient are not zero."""
+    """Name of each of the optimizer's parameters, and which elements of its gradient are not
+    zero."""

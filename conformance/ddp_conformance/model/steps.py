@@ -53,7 +53,8 @@ _kept: list[Any] = []
 
 
 def keep(trainee: Trainee) -> None:
-    """Keep its model for good: freed after its group, DDP's reducer can hang (see the watch)."""
+    """Keep a trainee's model for good: freed after its group, DDP's reducer can hang (see the
+    watch)."""
     _kept.append(trainee)
 
 
@@ -350,7 +351,7 @@ class StepObserver:
         self._records.add(Gradients(self._rank, self._number, self._alone, values, taken))
 
     def _trains(self, optimizer: Optimizer) -> bool:
-        """Whether it has some of the model's parameters."""
+        """Whether an optimizer has some of the model's parameters."""
         owned = (p for group in optimizer.param_groups for p in group["params"])
         return any(id(parameter) in self._ids for parameter in owned)
 

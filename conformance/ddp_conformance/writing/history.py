@@ -26,7 +26,7 @@ class ReadBack(Record):
     numbers: tuple[int, ...]
     """Record numbers in the order in which they stand."""
     problem: str = ""
-    """Why they could not be read."""
+    """Why the records could not be read; empty if they could."""
 
 
 @dataclass(frozen=True, slots=True)

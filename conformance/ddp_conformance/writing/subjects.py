@@ -55,7 +55,8 @@ class Guard(Subject):
     kind: ClassVar[str] = "guard"
 
     launchers: tuple[str, ...] = ("torchrun", "lightning")
-    """Launchers that it must work under; it may also raise on all ranks. ``slurm`` is known too."""
+    """Launchers under which the guard must work; it may also raise on all ranks. ``slurm`` is known
+    too."""
 
 
 @dataclass(frozen=True)

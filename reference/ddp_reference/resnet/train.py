@@ -184,7 +184,7 @@ def _end(child: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 def _complain(text: str, after_bar: bool = False) -> None:
-    """Say it on a line of its own; a progress bar leaves the cursor at its end."""
+    """Print an error on a line of its own; a progress bar leaves the cursor at its end."""
     start = "\n" if after_bar else ""
     print(f"{start}error: rank {_rank()}: {text}", file=sys.stderr, flush=True)
 

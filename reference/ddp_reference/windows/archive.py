@@ -42,7 +42,7 @@ class BinFile:
     time: datetime
     """Start of the bin, naive UTC."""
     path: Path
-    """The file that holds it."""
+    """The file that holds the bin."""
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,8 @@ def _content(name: str, file: Path) -> str:
 
 
 def is_gone(path: Path) -> bool:
-    """Whether it is, or goes soon: a plain pytest does not wait for the resource tracker."""
+    """Whether a file is gone, now or soon: a plain pytest does not wait for the resource
+    tracker."""
     deadline = time.monotonic() + TRACKER_LIMIT
     while path.exists() and path.is_relative_to(SHM) and time.monotonic() < deadline:
         time.sleep(0.05)

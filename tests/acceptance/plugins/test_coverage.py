@@ -88,7 +88,7 @@ def lines_of(directory: Path, name: str = "work.py") -> set[int]:
 
 
 def texts_of(directory: Path, name: str = "work.py") -> set[str]:
-    """The same as what stands in them."""
+    """The texts of the measured lines."""
     text = (directory / name).read_text().splitlines()
     return {text[number - 1].strip() for number in lines_of(directory, name)}
 
@@ -132,7 +132,8 @@ def written(new_suite: Callable[[], Suite]) -> Callable[[], Suite]:
 
 @pytest.fixture(scope="module")
 def by_hand(new_suite: Callable[[], Suite]) -> Path:
-    """The same body, each rank in a process of its own under ``coverage run``."""
+    """The folder of a run of the same body, each rank in a process of its own under ``coverage
+    run``."""
     suite = new_suite()
     suite.write("work.py", WORK)
     suite.write("by_hand.py", BY_HAND)

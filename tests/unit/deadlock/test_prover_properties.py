@@ -97,7 +97,7 @@ def test_verdict_does_not_depend_on_the_order_of_answers(
 
 
 def reached(stands: dict[int, ProbedRank]) -> dict[int, ProbedRank]:
-    """The same ranks, each having done its part of all that anybody waits for."""
+    """Return the ranks, each having done its part of all that anybody waits for."""
     counts = {name: count(3, *members, group=name) for name, members in GROUPS.items()}
     everything = {
         rank: tuple(

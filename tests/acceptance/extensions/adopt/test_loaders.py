@@ -248,7 +248,7 @@ def _await_ends(pids: list[int]) -> None:
 
 
 def _runs(pid: int) -> bool:
-    """Whether it is there and no zombie, which waits for the machine's first process."""
+    """Whether a process is there and no zombie, which waits for the machine's first process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

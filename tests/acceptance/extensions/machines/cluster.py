@@ -37,7 +37,7 @@ _LETTERS = itertools.cycle("abcdefghijklmnopqrstuvwxyz")
 
 
 def problem() -> str:
-    """Why there can be no such machines here; empty if there can."""
+    """Why there can be no cluster here; empty if there can."""
     if os.geteuid() != 0:
         return "network namespaces take root"
     if missing := [name for name in ("ip", "unshare", "setpriv") if shutil.which(name) is None]:
@@ -48,7 +48,7 @@ def problem() -> str:
 
 @dataclass(frozen=True)
 class Cluster:
-    """All machines, while they are there."""
+    """All machines of a cluster, while they are there."""
 
     mark: str
     folder: Path
@@ -59,7 +59,7 @@ class Cluster:
     @classmethod
     @contextlib.contextmanager
     def up(cls, size: int = 2, switch: Switch | None = None) -> Iterator[Cluster]:
-        """Have them for a block; more than two take a switch."""
+        """Have a cluster of machines for a block; more than two take a switch."""
         mark = f"pddp{os.getpid()}{next(_LETTERS)}"
         spaces = [f"{mark}-{name}" for name in NAMES[:size]]
         with tempfile.TemporaryDirectory(prefix="ddpc-") as folder, contextlib.ExitStack() as end:
@@ -92,7 +92,8 @@ class Cluster:
         program: Sequence[str] = (),
         before_1: str = "",
     ) -> Session:
-        """Run all to their ends, at most ``timeout`` quiet seconds; see :meth:`start`."""
+        """Run pytest on all machines to the end, at most ``timeout`` quiet seconds; see
+        :meth:`start`."""
         alpha, *others = self.start(
             suite,
             *args,
@@ -173,7 +174,7 @@ class Cluster:
     def run_alone(
         self, suite: Suite, *args: str, env: Mapping[str, str | None] | None = None
     ) -> Finished:
-        """The same, to its end."""
+        """Run pytest on one machine to its end; see :meth:`start_alone`."""
         return self.start_alone(suite, *args, env=env).finish(90 * _PATIENCE)
 
     def on(self, node: int, before: str = "", ahead: int = 0) -> list[str]:
@@ -241,12 +242,12 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Session:
-    """What all nodes left."""
+    """The ends of pytest and its agents on all nodes."""
 
     alpha: Finished
-    """pytest."""
+    """The end of pytest on node 0."""
     agents: tuple[Finished, ...]
-    """The other nodes."""
+    """The ends of the agents on the other nodes."""
     later: float
     """Seconds from pytest's end to the last agent's."""
 
@@ -276,7 +277,7 @@ class _Start:
     mounted: Path | None
     program: Sequence[str] = ()
     launched: bool = True
-    """Whether there is a launcher at all."""
+    """Whether a launcher starts the program at all."""
     ahead: int = 0
     before: str = ""
     fresh: bool = False

@@ -30,7 +30,7 @@ _SEED = 20
 
 
 def problem() -> str:
-    """Why there can be none here; empty if there can."""
+    """Why there can be no switch here; empty if there can."""
     return "" if os.access("/dev/net/tun", os.R_OK | os.W_OK) else "no /dev/net/tun"
 
 
