@@ -190,7 +190,7 @@ def root_cause(counts: Mapping[int, tuple[GroupCount, ...]], calls: ByRank) -> R
 
 
 def suspicions(counts: Mapping[int, tuple[GroupCount, ...]], calls: ByRank) -> list[str]:
-    """Sentences on pairs of similar collectives that ranks seem to have called in swapped order.
+    """Sentences about similar collectives that ranks seem to have called in swapped order.
 
     Ranks may reach a collective from different lines, so this is no verdict.
     """

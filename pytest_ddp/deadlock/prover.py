@@ -368,8 +368,7 @@ class TimeoutSnapshot:
 
     @property
     def remark(self) -> str:
-        """What else is known of the rank's state, as a predicate about the rank; empty if nothing
-        is."""
+        """More about the rank's state, as a predicate; empty if nothing more is known."""
         if self.state == "suspended":
             return "is suspended: a signal such as SIGSTOP has stopped its process"
         if self.state != "silent":

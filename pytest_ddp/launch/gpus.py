@@ -150,7 +150,7 @@ class Gpu:
 
     @property
     def name(self) -> str:
-        """The name that CUDA enumerates: the GPU's, or that of its first MIG instance."""
+        """The name by which CUDA enumerates the GPU: its own, or that of its first MIG instance."""
         return self.instances[0] if self.instances else self.uuid
 
 

@@ -284,7 +284,7 @@ class DefaultGroup:
         )
 
     def traffic(self, *, unclear: bool) -> Traffic | None:
-        """Sends and receives since :meth:`prepare` on groups that exist now; None if none began.
+        """Messages since :meth:`prepare` on groups that exist now; None if none began or was lost.
 
         Args:
             unclear: True if a fixture's thread may have begun some of these messages.

@@ -59,7 +59,7 @@ class ForkedWaits:
         self._map[begin : begin + _LENGTH] = bytes(_LENGTH)
 
     def living(self) -> tuple[ForkedWait, ...]:
-        """The waits that forked processes have noted which are alive."""
+        """The noted waits of forked processes that are alive."""
         found = []
         for begin in range(0, len(self._map), _SLOT):
             length = int.from_bytes(self._map[begin : begin + _LENGTH])

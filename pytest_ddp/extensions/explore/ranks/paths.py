@@ -1,4 +1,4 @@
-"""The names of files: relative to the test's folder or to the root folder, on every rank alike."""
+"""Names files relative to the test's folder or to the root folder, alike on every rank."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Looks at what the threads of this rank do while a thread of any rank is held.
 
-A rank rests if each of its threads waits for others or polls, and nothing of it runs. Known waits
-come from the stream; that nothing runs is the kernel's word: the state of each thread, those of C++
-included, and for Python's the time on a processor since the last look. So a thread that only waits
-for the interpreter's lock, or that a message has just woken, is not taken to rest, however busy the
-machine is.
+A rank rests if each of its threads waits for others or polls, and no thread runs. Known waits come
+from the stream of operations. Whether a thread runs comes from the kernel: the state of each
+thread, those of C++ included, and for Python's the time on a processor since the last look. So a
+thread that only waits for the interpreter's lock, or that a message has just woken, is not taken to
+rest, however busy the machine is.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class WorldRun:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> WorldRun:
-        """Return the run of which this is the JSON, as :meth:`as_json` returns it."""
+        """Return the run that :meth:`as_json` has turned into ``data``."""
         failures = [(name, number, text) for name, number, text in data["failures"]]
         return cls(**{**data, "failures": failures})
 
@@ -96,7 +96,7 @@ class RankTable:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RankTable:
-        """Return the table of which this is the JSON, as :meth:`as_json` returns it."""
+        """Return the table that :meth:`as_json` has turned into ``data``."""
         return cls(
             {TensorPlace(*row[:3]): Deviation(*row[3:]) for row in data["table"]},
             {(name, number): count for name, number, count in data["disturbed"]},
