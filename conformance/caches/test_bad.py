@@ -48,7 +48,7 @@ class SaysThatAPeerFailed(ForgetsTheOtherMachines):
 
 
 class CannotBeReadOnOneRank(SharedSamples):
-    """It opens on all ranks."""
+    """A cache that opens on all ranks, and cannot be read on one."""
 
     def __getitem__(self, index: int) -> Any:
         if self.case.rank == 1:

@@ -192,7 +192,7 @@ def test_a_step_that_one_rank_does_not_skip_is_no_pass(error: Error, data: st.Da
 @quick
 @given(skipped(several), st.data())
 def test_a_rank_that_made_no_step_has_not_skipped(error: Error, data: st.DataObject) -> None:
-    """It failed before; the others cannot have agreed with it."""
+    """The rank failed before its first step; the others cannot have agreed with it."""
     rank = data.draw(others(st.sampled_from([r.rank for r in error.history]), error.rank))
     history = [
         record

@@ -60,7 +60,8 @@ def test_only_the_order_of_strings_differs(ddp: Ddp) -> None:
 
 @pytest.mark.ddp(world_size=1)
 def test_all_checks_are_imported_without_what_few_ranks_use() -> None:
-    """They take 1.2 s of CPU, which each fresh process of a check would need before its work."""
+    """The imports take 1.2 s of CPU, which each fresh process of a check would need before its
+    work."""
     assert in_process_of(0, slow_imports) == []
 
 

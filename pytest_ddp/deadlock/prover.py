@@ -80,8 +80,8 @@ class Need:
     wait: PendingOperation
     other: int
     contradiction: str
-    """How the other rank's collective differs that it has at the place of the wait, in a word;
-    empty if it has none that differs."""
+    """How the other rank's collective at the place of the wait differs, in a word; empty if it does
+    not."""
     is_sure: bool
     """Whether the wait cannot end without the other rank, or only perhaps."""
 

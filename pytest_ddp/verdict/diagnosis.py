@@ -128,7 +128,7 @@ class Disagreement:
     text: str
     """The text, laid out; its first line is the verdict."""
     code: str = ""
-    """One of :mod:`pytest_ddp.verdict.codes`; empty for none."""
+    """A code of :mod:`pytest_ddp.verdict.codes`; empty for none."""
     advice: str = ""
     """How to fix the test, in sentences; or empty."""
 
@@ -210,7 +210,8 @@ class Diagnosis:
     phase: Phase
     kind: Kind
     code: str
-    """One of :mod:`pytest_ddp.verdict.codes`; empty for an exception or a finding without one."""
+    """A code of :mod:`pytest_ddp.verdict.codes`; empty for an exception or a finding without
+    one."""
     verdict: str
     """The verdict, in one sentence."""
     hint: str

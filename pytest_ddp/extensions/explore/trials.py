@@ -313,7 +313,7 @@ def _hold(conflict: Conflict) -> Hold:
 
 
 def _swapped(conflict: Conflict) -> Conflict:
-    """The same conflict for a run in which the second use came first."""
+    """Return a conflict as it is in a run in which the second use came first."""
     first, second, use, other_use, _ = conflict
     return Conflict(second, first, other_use, use, second)
 

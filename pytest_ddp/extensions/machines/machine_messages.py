@@ -131,7 +131,7 @@ class NodeLost(ExtensionMessage):
 
 @dataclass(frozen=True)
 class Unfit(ExtensionMessage):
-    """These machines cannot run tests together."""
+    """The machines of the session cannot run tests together."""
 
     problem: str
     """A sentence that names the machine, and what to do."""

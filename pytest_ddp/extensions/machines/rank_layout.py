@@ -144,7 +144,8 @@ class RankLayout:
         return next((machine.kind for machine in self.machines if machine.count), "cuda")
 
     def gpus_for(self, wanted: WorldSize) -> int:
-        """So many GPUs that each rank gets its own, or 0: what a backend is chosen by."""
+        """The number of GPUs by which a backend is chosen: one for each rank, or 0 if there are
+        fewer."""
         if wanted == "gpus":
             return int(any(self._room(self.kind, 1)))
         return wanted if self._place(wanted, self.kind, 1) else 0

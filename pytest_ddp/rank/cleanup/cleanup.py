@@ -105,7 +105,7 @@ class Settings:
         )
 
     def follow(self, before: Settings, after: Settings) -> Settings:
-        """These settings, with the changes from ``before`` to ``after`` applied."""
+        """Return these settings with the changes from ``before`` to ``after`` applied."""
         environment = dict(self.environment)
         for name in before.environment.keys() | after.environment.keys():
             if before.environment.get(name) != after.environment.get(name):
@@ -274,7 +274,7 @@ class LiveResources:
         )
 
     def follow(self, before: LiveResources, after: LiveResources) -> LiveResources:
-        """These resources, with those that were added between ``before`` and ``after``."""
+        """Return these resources and those that were added between ``before`` and ``after``."""
         return LiveResources(
             self.threads | (after.threads - before.threads),
             self.children | (after.children - before.children),

@@ -236,7 +236,7 @@ def test_interrupt_during_start_leaves_nothing(watched: Watched) -> None:
 
 
 def test_kill_of_xdist_leaves_nothing(new_suite: Callable[[], Suite]) -> None:
-    """Its workers are the controllers, and outlive it for some seconds by themselves."""
+    """xdist's workers are the controllers, and outlive it for some seconds by themselves."""
     with contextlib.closing(Watched(new_suite(), EVERY_STATE)) as watched:
         running = watched.start("-n", "3", extra=SPAWN)
         watched.hear(sum(STATES_OF_RANKS.values()))

@@ -325,7 +325,7 @@ def test_session_seed(first: Draws, draws: Callable[..., Draws]) -> None:
 
 
 def test_lightning_knows_its_rank(suite: Suite) -> None:
-    """It computes the rank at import, and so is imported by each rank."""
+    """Lightning computes the rank at import, and so is imported by each rank."""
     suite.write("conftest.py", LIGHTNING_CONFTEST)
     suite.write("test_lightning.py", LIGHTNING)
     finished = suite.run("-W", "ignore", timeout=90)

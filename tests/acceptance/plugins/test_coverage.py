@@ -374,7 +374,7 @@ def test_without_coverage_nothing_is_imported(suite: Suite) -> None:
 
 
 def test_older_releases_are_named(suite: Suite) -> None:
-    """Such as cannot hand on their configuration."""
+    """Releases are named that cannot hand on their configuration."""
     suite.write(
         "conftest.py",
         """

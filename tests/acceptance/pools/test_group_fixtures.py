@@ -169,7 +169,7 @@ def test_fixture_stays_once_it_is_up_again(run: Run, name: str) -> None:
 
 
 def test_model_that_only_held_the_group_works_as_well(run: Run) -> None:
-    """Its set-up communicates nothing."""
+    """The set-up of this model communicates nothing."""
     verdicts = [run.finished[f"test_{name}"].verdict for name in ("before_held", "after_held")]
     assert verdicts == ["passed", "passed"]
 
@@ -194,5 +194,5 @@ def test_group_is_kept(run: Run, name: str) -> None:
     "name", ["has_one_rank", "has_three_ranks", "has_no_group", "is_isolated", "sizes", "kept"]
 )
 def test_model_ends_on_all_ranks_together(run: Run, name: str) -> None:
-    """Its teardown has a barrier."""
+    """The teardown of the model has a barrier."""
     assert not list(run.directory.glob(f"test_{name}.py is up in *"))

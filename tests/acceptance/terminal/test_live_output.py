@@ -133,7 +133,8 @@ MARKS = {
 
 @pytest.mark.parametrize("flag", FLAGS)
 def test_the_only_rank_writes_as_a_plain_test_does(suite: Suite, flag: str) -> None:
-    """And each of two writes the same lines, with its number."""
+    """The only rank writes without its number; each of two writes the same lines with its
+    number."""
     for name, marks in MARKS.items():
         suite.write(f"test_{name}.py", SOURCE.replace("MARKS", marks))
     finished = suite.run(flag)

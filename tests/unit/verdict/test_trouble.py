@@ -121,7 +121,7 @@ def test_abort_by_a_broken_connection_is_secondary() -> None:
 
 
 def test_abort_by_a_mismatch_is_not_secondary() -> None:
-    """Its own connections break in the same moment."""
+    """The connections of the aborted rank break in the same moment."""
     stderr = "gloo::EnforceNotMet\nwhat(): op.preamble.length <= op.nbytes\nConnection reset"
     aborted = dead(0, -signal.SIGABRT, stderr=stderr, at=1.0)
     assert verdict(failure(aborted, dead(1, 3))).startswith("rank 0 died of SIGABRT")

@@ -221,7 +221,7 @@ ON_BETA = """
 def test_a_node_0_without_gpus_leaves_them_to_others(
     cluster: Cluster, suite: Suite, tmp_path: Path
 ) -> None:
-    """It has one that its variable hides."""
+    """Node 0 has a GPU that its variable hides."""
     suite.write("conftest.py", CONFTEST)
     suite.write("test_gpus.py", ON_BETA)
     env = variables_for(tmp_path / "gpus", {"alpha": 1, "beta": 2})

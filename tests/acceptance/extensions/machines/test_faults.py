@@ -230,7 +230,7 @@ def test_a_network_that_hangs_is_a_lost_machine(cluster: Cluster, suite: Suite) 
 
 
 def test_an_agent_that_is_suspended_is_lost_after_5_seconds(cluster: Cluster, suite: Suite) -> None:
-    """It cannot end its ranks; it does as soon as it goes on."""
+    """A suspended agent cannot end its ranks; it ends them as soon as it goes on."""
     suite.write("test_a.py", LONG)
     alpha, beta = cluster.start(suite, env={"STOPS": "1"})
     agent = begun(suite)

@@ -22,7 +22,7 @@ class Mutant(NamedTuple):
     line: str
     """A part of the line that is changed: the first such line of the program."""
     change: str
-    """One of the swaps below, else the new text for ``line``."""
+    """``SWAP`` or ``SWAP_ON_RANK_1``, else the new text for ``line``."""
     named: str = ""
     """A part of a line that the finding has to name."""
 

@@ -487,7 +487,7 @@ def test_a_reference_is_kept_while_it_is_needed(states: Finished) -> None:
 
 
 def test_a_wider_fixture_is_not_made_in_float64(states: Finished) -> None:
-    """It is for other runs, too."""
+    """A wider fixture is for other runs, too."""
     lines = (states.directory / "dtypes.txt").read_text().split()
     assert "torch.float64" in lines[::2]
     assert {*lines[1::2]} == {"torch.float32"}

@@ -82,7 +82,7 @@ def test_a_hang_exit_code_was_read_once_and_not_as_an_end() -> None:
 
 
 def test_processes_of_a_hang_are_judged_together() -> None:
-    """Though one of them has been killed and another one is about to be."""
+    """One process of the hang has been killed, and another one is about to be."""
     hung = ended(-9, LEFT, rank=0, hang=HANG)
     dying = ended(None, LEFT, rank=1, hang=HANG, ends_with=-9)
     others = ended(None, LEFT, rank=2), ended(None, LEFT, rank=3, hang=HANG)

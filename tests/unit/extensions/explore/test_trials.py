@@ -278,7 +278,7 @@ def test_a_race_is_found_by_the_smallest_schedule(
     ],
 )
 def test_no_single_hold_shows_what_needs_two(program: Program) -> None:
-    """So that the cases above are what they are meant to be."""
+    """The programs of the cases above do need two holds, as they are meant to."""
     points = [
         Hold(each.thread, each.point, each.number)
         for events in run(program).threads
@@ -328,7 +328,7 @@ def test_each_kind_comes_once_before_another_rank_is_held_for_any() -> None:
 
 
 def test_what_a_line_does_in_a_library_is_tried_for_each_operation() -> None:
-    """The same two lines, whose calls remove and rename; then another file."""
+    """Two lines conflict in calls that remove and in calls that rename; then in another file."""
 
     def program(world: World) -> dict[RankThread | int, Thread]:
         files = {"a": "", "b": "", "c": ""}

@@ -136,7 +136,7 @@ def test_garbage_ends_the_connection_at_once(house: House, said: bytes) -> None:
 
 
 def test_garbage_of_a_peer_that_is_gone_already_ends_nothing_else(house: House) -> None:
-    """It has no address any more, by which it could be named."""
+    """The peer has no address any more, by which it could be named."""
     with house.stranger() as peer:
         house.turn_until(lambda: bool(house.door._peers))
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

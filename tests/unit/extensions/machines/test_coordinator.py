@@ -189,7 +189,7 @@ def test_gpus_of_a_machine_are_reported_and_leased_there(of_two: Session) -> Non
 
 
 def test_an_agent_that_reports_no_gpus_gets_the_reason_why_it_does_not_fit(of_two: Session) -> None:
-    """One of an older version, whose versions are looked at after it has joined."""
+    """The agent is of an older version; versions are compared after it has joined."""
     of_two.join(1, versions={**version_check.versions(), "pytest-ddp": "0.0.1"})
     assert of_two.hear(NodeJoined).gpus == ()
     assert "pytest-ddp is 0.0.1 there" in of_two.hear(Unfit).problem

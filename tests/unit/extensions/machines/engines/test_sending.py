@@ -71,7 +71,7 @@ def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
 
 
 def test_an_agent_whose_starter_has_ended_ends(tmp_path: Path) -> None:
-    """It does not try for two minutes to reach a coordinator that may be gone as well."""
+    """The agent does not try for two minutes to reach a coordinator that may be gone as well."""
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         port = nobody.getsockname()[1]
     ended = run(role() | {"port": port, "folder": str(tmp_path)})
