@@ -59,7 +59,7 @@ def test_gradients_within_the_tolerance_pass() -> None:
 
 
 def test_what_rounding_leaves_of_a_gradient_of_zero_passes() -> None:
-    """Of a bias before a normalisation, beside gradients of 4."""
+    """A bias before a normalisation has such a gradient, here beside gradients of 4."""
     alone = replace(ALONE, values=(*ALONE.values, ("norm.bias", (-1.5e-8, 3e-6))))
     rounded = (*ALONE.values, ("norm.bias", (2e-6, -1e-5)))
     assert judge.judge_gradients([alone, replace(alone, alone=False, values=rounded)], 1e-4) == ()
@@ -159,7 +159,7 @@ def test_a_reduction_in_the_last_pass_passes() -> None:
 
 
 def test_collectives_that_every_pass_has_are_those_of_the_forward_pass() -> None:
-    """As of SyncBatchNorm."""
+    """SyncBatchNorm, for example, has collectives in every forward pass."""
     history = [replace(seen, collectives=2 + seen.collectives) for seen in ACCUMULATED]
     assert judge.judge_accumulation(history) == ()
     history = [replace(seen, collectives=2) for seen in ACCUMULATED]

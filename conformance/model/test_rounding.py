@@ -42,7 +42,7 @@ def test_the_largest_difference_of_further_runs_counts() -> None:
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
-def test_what_is_no_number_says_nothing(wrong: float) -> None:
+def test_what_is_no_number_is_not_measured(wrong: float) -> None:
     assert [*measured(PLAIN, [moved(wrong, wrong, wrong)])] == []
 
 

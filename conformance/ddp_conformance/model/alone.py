@@ -98,11 +98,12 @@ class Alone:
         self._made: Made = []
 
     def run(self) -> None:
-        """Record what it steps with, and what it makes of the ranks' gradients."""
+        """Record what the one process steps with, and what it makes of the ranks' gradients."""
         self._made = self._run(self._plain, contextlib.nullcontext())
 
     def measure(self) -> None:
-        """Record how far rounding moves it, if the ranks are farther from it than is allowed."""
+        """Record how far rounding moves the one process, if ranks are farther from it than is
+        allowed."""
         if not exceeded([*self._followed.seen, *self._plain.seen]):
             return
         # Late, as few runs need it.

@@ -118,7 +118,7 @@ class Coder:
         self._end = operations_of_process().subscribe(self, needs)
 
     def close(self) -> None:
-        """See no more operations."""
+        """Stop watching operations."""
         self._end()
 
     def step(self, trainee: Trainee, number: int) -> None:

@@ -65,7 +65,7 @@ def _moments(history: History) -> dict[str, list[State]]:
 
 
 def _unknown(moment: str, states: list[State], history: History) -> Iterator[str]:
-    """Ranks that came to their end without a record of this moment."""
+    """Yield in words the ranks that came to their end without a record of this moment."""
     there = {state.rank for state in states}
     silent = [rank for rank in ranks_that_came_through(history) if rank not in there]
     if silent:
@@ -242,7 +242,8 @@ def judge_use(history: History, traits: AbstractSet[str]) -> tuple[Violation, ..
 
 
 def _without(history: History, kind: type[Wrapped | Pass], words: str) -> Iterator[Violation]:
-    """The ranks that came to their end without a record of which each must have some."""
+    """Yield a violation for each rank that came to its end without a record of a kind that each
+    must have."""
     there = {seen.rank for seen in history if isinstance(seen, kind)}
     for rank in ranks_that_came_through(history):
         if rank not in there:

@@ -11,9 +11,9 @@ from ddp_conformance.model.history import Buffers, State, Statistics, Tied, Wrap
 
 
 class Owners:
-    """By all that is known of them: what a rank has once it must have always.
+    """The ranks that have each parameter and buffer, by all that their records show.
 
-    What a rank never has is another one's alone.
+    What a rank has once it must have always; what it never has is another one's alone.
     """
 
     def __init__(self, history: History) -> None:
@@ -38,11 +38,11 @@ class Owners:
         return self._first.get(name, name)
 
     def have(self, rank: int, name: str) -> bool:
-        """Whether this rank has it at any time."""
+        """Whether this rank has the parameter or buffer at any time."""
         return name in self._names[rank]
 
     def train_elsewhere(self, rank: int, name: str) -> bool:
-        """Whether this rank is known to have no such parameter, and another one to train it."""
+        """Whether this rank is known not to train the parameter, and another one to train it."""
         return (
             rank in self._trained
             and not self._trains(rank, name)

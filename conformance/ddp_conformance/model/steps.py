@@ -53,7 +53,8 @@ _kept: list[Any] = []
 
 
 def keep(trainee: Trainee) -> None:
-    """Keep its model for good: freed after its group, DDP's reducer can hang (see the watch)."""
+    """Keep a trainee's model for good: freed after its group, DDP's reducer can hang (see the
+    watch)."""
     _kept.append(trainee)
 
 
@@ -85,8 +86,11 @@ class StepObserver:
         *,
         alone: bool = False,
     ) -> None:
-        """With ``at_call``, which is called as an optimizer is about to step, with its number in
-        the step and the gradients."""
+        """
+        Args:
+            at_call: called as an optimizer is about to step, with the number of its call in the
+                step and the gradients.
+        """
         self._at_call = at_call
         self._model = model
         self._rank = rank
@@ -109,7 +113,7 @@ class StepObserver:
         self._hook = register_optimizer_step_pre_hook(self._about_to_step)
 
     def close(self) -> None:
-        """See no more optimizer steps."""
+        """Stop watching optimizer steps."""
         self._hook.remove()
 
     def run(self, trainee: Trainee, steps: int, followed: Followed) -> None:
@@ -347,7 +351,7 @@ class StepObserver:
         self._records.add(Gradients(self._rank, self._number, self._alone, values, taken))
 
     def _trains(self, optimizer: Optimizer) -> bool:
-        """Whether it has some of the model's parameters."""
+        """Whether an optimizer has some of the model's parameters."""
         owned = (p for group in optimizer.param_groups for p in group["params"])
         return any(id(parameter) in self._ids for parameter in owned)
 

@@ -81,7 +81,7 @@ def test_a_step_covers_the_same_samples_whatever_the_number_of_ranks(
 def test_the_ranks_mean_of_scaled_sums_is_the_mean_over_the_steps_samples(
     samples: int, world_size: int, pads: bool, accumulate: int
 ) -> None:
-    """With a loss of 1 for each sample, the average that DDP forms must be 1 in each step."""
+    """The average that DDP forms must be 1 in each step, with a loss of 1 for each sample."""
     ranks = plans(samples, world_size, pads, accumulate)
     totals = [0.0] * ranks[0].steps
     for plan in ranks:

@@ -61,7 +61,7 @@ def test_what_has_no_memory_or_too_many_pieces_is_unknown() -> None:
     assert not overlap(None, extent_of(BASE))
 
 
-def test_without_is_what_sets_of_bytes_say() -> None:
+def test_without_is_the_difference_of_sets_of_bytes() -> None:
     chance = random.Random(3)
     for _ in range(500):
         one, other = ({chance.randrange(20) for _ in range(chance.randrange(12))} for _ in "ab")
