@@ -177,6 +177,13 @@ def cycle(ranks: Mapping[int, Iterable[Step]]) -> list[Blocked]:
 
     The first one waits in a collective.
     """
+    ring = waiting_ring(ranks)
+    first = next((at for at, one in enumerate(ring) if not one.waits.key.is_message), None)
+    return [] if first is None else ring[first:] + ring[:first]
+
+
+def waiting_ring(ranks: Mapping[int, Iterable[Step]]) -> list[Blocked]:
+    """Ranks that would wait for each other, for messages alone as well; empty if none do."""
     threads: defaultdict[_Thread, list[Step]] = defaultdict(list)
     for rank, steps in ranks.items():
         for step in steps:
@@ -203,7 +210,7 @@ def cycle(ranks: Mapping[int, Iterable[Step]]) -> list[Blocked]:
                     issued[issue.rank, issue.key] += 1
                 places[thread], moved = place + 1, True
     left = {thread: steps[places[thread] :] for thread, steps in threads.items()}
-    return _cycle({thread: steps for thread, steps in left.items() if steps}, lacking)
+    return _ring({thread: steps for thread, steps in left.items() if steps}, lacking)
 
 
 def _comparable(threads: Iterable[list[Step]]) -> Iterator[MatchKey]:
@@ -215,7 +222,7 @@ def _comparable(threads: Iterable[list[Step]]) -> Iterator[MatchKey]:
             yield key
 
 
-def _cycle(
+def _ring(
     left: Mapping[_Thread, list[Step]], lacking: Callable[[Issue], list[int]]
 ) -> list[Blocked]:
     """Follow each blocked thread to one that has not issued what it waits for."""
@@ -235,9 +242,7 @@ def _cycle(
         )
         found[thread], thread = Blocked(waits, issues), at
     every = list(found)
-    ring = [found[each] for each in every[every.index(thread) :]]
-    first = next((at for at, one in enumerate(ring) if not one.waits.key.is_message), None)
-    return [] if first is None else ring[first:] + ring[:first]
+    return [found[each] for each in every[every.index(thread) :]]
 
 
 def _reliance_finding(blocked: list[Blocked]) -> PortabilityFinding:
