@@ -53,22 +53,9 @@ def extent_of(tensor: torch.Tensor) -> Extent | None:
 
 def overlap(one: Extent | None, other: Extent | None) -> bool:
     """Whether two tensors share a byte; no where either is unknown."""
-    if not one or not other:
+    if not one or not other or one[-1][1] <= other[0][0] or other[-1][1] <= one[0][0]:
         return False
-    if one[-1][1] <= other[0][0] or other[-1][1] <= one[0][0]:
-        return False
-    places, others = iter(one), iter(other)
-    mine, theirs = next(places), next(others)
-    while True:
-        if mine[0] < theirs[1] and theirs[0] < mine[1]:
-            return True
-        try:
-            if mine[1] <= theirs[1]:
-                mine = next(places)
-            else:
-                theirs = next(others)
-        except StopIteration:
-            return False
+    return without(one, other) != one
 
 
 def without(one: Extent, other: Extent) -> Extent:

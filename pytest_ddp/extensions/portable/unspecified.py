@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.multiprocessing import reductions
 
-from pytest_ddp.extensions.portable.extents import Extent, checksum_of, extent_of, overlap, without
+from pytest_ddp.extensions.portable.extents import Extent, checksum_of, extent_of, without
 from pytest_ddp.extensions.portable.issued import IssuedOperation
 from pytest_ddp.system.stdlib import threading
 
@@ -60,9 +60,10 @@ class Part(NamedTuple):
 
         None of them where it is not known which element comes from which.
         """
-        if self.is_whole:
-            return extent_of(tensor) or ()
-        if self.elements is None or self.shape != tensor.shape or not _is_plain(tensor):
+        extent = extent_of(tensor) or ()
+        if self.is_whole or not extent:
+            return extent
+        if self.elements is None or self.shape != tensor.shape or not tensor.is_contiguous():
             return ()
         start, size = tensor.data_ptr(), tensor.element_size()
         return tuple((start + size * first, start + size * end) for first, end in self.elements)
@@ -98,15 +99,15 @@ class Unspecified:
         if not self._regions:
             return None
         with self._lock:
-            region, extent = self._region(tensor), extent_of(tensor)
-            if region is None or not extent or not overlap(region.extent, extent):
+            extent = extent_of(tensor) or ()
+            region = self._region(tensor) if extent else None
+            if region is None or (rest := without(extent, region.extent)) == extent:
                 return None
             if region.is_changed():
                 del self._regions[region.storage.cdata]
                 return None
-            rest = without(extent, region.extent)
             elements = None
-            if _is_plain(tensor):
+            if tensor.is_contiguous():
                 start, size = tensor.data_ptr(), tensor.element_size()
                 elements = tuple(
                     ((first - start) // size, -((start - end) // size))
@@ -140,8 +141,7 @@ class Unspecified:
             return
         with self._lock:
             for tensor in tensors:
-                region = self._region(tensor)
-                if region is None or not (extent := extent_of(tensor)):
+                if not (extent := extent_of(tensor)) or not (region := self._region(tensor)):
                     continue
                 region.extent = without(region.extent, extent)
                 if region.extent:
@@ -150,8 +150,6 @@ class Unspecified:
                     del self._regions[region.storage.cdata]
 
     def _region(self, tensor: torch.Tensor) -> _Region | None:
-        if not tensor.is_cpu or tensor.layout != torch.strided:
-            return None
         storage = tensor.untyped_storage()
         region = self._regions.get(storage._cdata)
         if region is None or region.base == storage.data_ptr():
@@ -166,7 +164,3 @@ class Unspecified:
     def _drop_freed(self) -> None:
         for key in [key for key, region in self._regions.items() if region.storage.expired()]:
             del self._regions[key]
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    return tensor.is_cpu and tensor.layout == torch.strided and tensor.is_contiguous()
