@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from sys import _getframe
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +32,7 @@ from pytest_ddp.extensions.portable.extents import Extent, checksum_of, extent_o
 from pytest_ddp.extensions.portable.finding import FindingKind, PortabilityFinding
 from pytest_ddp.extensions.portable.issued import Group, IssuedOperation
 from pytest_ddp.rank.operations.operation import Given, each_tensor
+from pytest_ddp.rank.operations.origins import user_line
 from pytest_ddp.rank.operations.table import TABLE
 from pytest_ddp.system.stdlib import threading
 
@@ -85,10 +87,6 @@ class Flight:
     is_found: bool = False
     is_watched: bool = False
     """Whether operators that raise a version and write nothing are noticed."""
-
-    def is_on(self, group: Group) -> bool:
-        mine = self.operation.group
-        return (mine.name, mine.made) == (group.name, group.made)
 
 
 class Buffers:
@@ -154,9 +152,7 @@ class Buffers:
         """Whether something is in flight that this thread issued."""
         return any(flight.operation.thread == thread for flight in self._flights)
 
-    def touched(
-        self, tensor: torch.Tensor, operator: str, *, is_write: bool, site: Callable[[], str]
-    ) -> None:
+    def touched(self, tensor: torch.Tensor, operator: str, *, is_write: bool) -> None:
         """An operator of torch is about to read or write a tensor, in this thread."""
         with self._lock:
             if not self._flights or (extent := extent_of(tensor)) is None:
@@ -164,7 +160,7 @@ class Buffers:
             for flight in self._flights:
                 hit = any(use.meets(extent, is_write=is_write) for use in flight.uses)
                 if hit and not flight.is_found:
-                    self._tell(flight, operator, site(), is_write=is_write)
+                    self._tell(flight, operator, user_line(_getframe(1)), is_write=is_write)
 
     def wrote_nothing(self, tensor: torch.Tensor) -> None:
         """A write to an empty tensor raises the version of its storage, some time later."""
@@ -184,7 +180,7 @@ class Buffers:
                 for theirs in flight.uses
                 if theirs.meets(use.extent, is_write=use.is_written)
             ]
-            if flight.is_on(operation.group):
+            if flight.operation.group == operation.group:
                 ordered = place + 1 if touches or is_waited else ordered
             elif touches and not flight.is_found:
                 self._tell(flight, operation.name, operation.site, is_write=any(touches))
@@ -193,7 +189,7 @@ class Buffers:
 
     def _land(self, group: Group, before: int, site: str) -> None:
         """End the flights of a group among the first ones."""
-        ended = [flight for flight in self._flights[:before] if flight.is_on(group)]
+        ended = [flight for flight in self._flights[:before] if flight.operation.group == group]
         self._flights = [flight for flight in self._flights if flight not in ended]
         for flight in ended:
             self._judge(flight, site)
@@ -209,16 +205,15 @@ class Buffers:
 
 READ_AND_WRITTEN = frozenset(form.name for form in TABLE if form.reduces and not form.reads)
 """Forms that read what they write."""
-_ONE_SIDED = frozenset({"broadcast", "reduce"})
-"""Forms with one tensor, which is read on one side and written on the other."""
 
 
 def uses_of(operation: IssuedOperation, args: tuple[Any, ...]) -> Iterator[Use]:
     """The tensors of an operation on a CPU, with what it does with them."""
     form = operation.form
     reads, writes = form.reads, form.writes
-    # gloo uses the tensors of other ranks than the root of a reduce to compute in; NCCL reads them.
-    if form.name in _ONE_SIDED and operation.is_root is (form.name == "broadcast"):
+    # The tensor of a broadcast or a reduce is read on one side and written on the other. gloo uses
+    # those of other ranks than the root of a reduce to compute in; NCCL reads them.
+    if form.rooted and not reads and operation.is_root is (form.name == "broadcast"):
         reads, writes = writes, reads
     for places, is_written in ((reads, False), (writes, True)):
         for place in places:
