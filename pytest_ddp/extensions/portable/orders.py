@@ -94,9 +94,10 @@ def _between(
     seen: dict[tuple[str, int], _Prefix] = {}
     shown = set()
     for operation, issue in common.items():
-        here, own = mine[operation], _class(issue.key)
-        for (kind, thread), prefix in seen.items():
-            if kind == own != _COLLECTIVE:
+        here, group = mine[operation], issue.key.group if issue.key.is_message else _COLLECTIVE
+        for (of_messages, thread), prefix in seen.items():
+            # Messages of one group are not compared: NCCL pairs them by their order.
+            if of_messages == group != _COLLECTIVE:
                 continue
             found = prefix.latest(here.thread, issue.before(thread))
             if found is None or found[0] < here.place:
@@ -106,15 +107,11 @@ def _between(
             if lines not in shown:
                 shown.add(lines)
                 yield Inversion((one, other), (here, pair[0]), (pair[1], issue))
-        seen.setdefault((own, issue.thread), _Prefix()).add(issue.place, here)
+        seen.setdefault((group, issue.thread), _Prefix()).add(issue.place, here)
 
 
 _COLLECTIVE = ""
-
-
-def _class(key: MatchKey) -> str:
-    """Messages of one group are not compared with each other: NCCL pairs them by their order."""
-    return f"messages of {key.group}" if key.is_message else _COLLECTIVE
+"""In place of the group of a message."""
 
 
 class _Prefix:
