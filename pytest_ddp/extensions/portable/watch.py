@@ -15,7 +15,8 @@ from torch.distributed import distributed_c10d
 
 from pytest_ddp.extensions.comms import stack
 from pytest_ddp.extensions.comms.block import described
-from pytest_ddp.extensions.portable.calls import LostHandles, TableLookup
+from pytest_ddp.extensions.portable.calls import LostHandles, difference_findings
+from pytest_ddp.extensions.portable.finding import PortabilityFinding
 from pytest_ddp.extensions.portable.issued import Group, IssuedOperation, OperationLog
 from pytest_ddp.extensions.portable.options import Production
 from pytest_ddp.extensions.portable.touches import TouchedBuffers
@@ -46,7 +47,8 @@ class OperationWatch:
     def __init__(self, production: Production, *, default_group_was_used: bool) -> None:
         self._production = production
         self._operation_log = OperationLog(default_group_was_used=default_group_was_used)
-        self._lookup, self._handles, self._buffers = TableLookup(), LostHandles(), TouchedBuffers()
+        self._call_findings: dict[PortabilityFinding, None] = {}
+        self._handles, self._buffers = LostHandles(), TouchedBuffers()
         self._groups: dict[str, Group] = {}
         self._made: dict[str, tuple[int, str | None]] = {}
         """Which of its name a group is, and the backend that its maker named, by its name."""
@@ -67,8 +69,8 @@ class OperationWatch:
         """End it; returns what the pytest process judges."""
         self._undo.close()
         self._issued.clear()
-        each = (self._handles, self._buffers, self._lookup)
-        found = [finding.to_json() for one in each for finding in one.findings()]
+        each = (self._handles.findings(), self._buffers.findings(), self._call_findings)
+        found = [finding.to_json() for findings in each for finding in findings]
         return {"found": found, **self._operation_log.to_json()}
 
     # ------------------------------------------------------------------ operations
@@ -96,7 +98,7 @@ class OperationWatch:
         self._operation_log.issued(issued, nbytes)
         self._handles.issued(issued)
         self._buffers.issued(issued, given)
-        self._lookup.issued(issued, given)
+        self._call_findings.update(dict.fromkeys(difference_findings(issued, given)))
 
     def returned(self, operation: Operation, work: Any, error: BaseException | None) -> None:
         # The waits of a class in Python are not seen.
