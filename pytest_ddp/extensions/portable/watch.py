@@ -69,9 +69,8 @@ class OperationWatch:
         """End it; returns what the pytest process judges."""
         self._undo.close()
         self._issued.clear()
-        each = (self._handles.findings(), self._buffers.findings(), self._call_findings)
-        found = [finding.to_json() for findings in each for finding in findings]
-        return {"found": found, **self._operation_log.to_json()}
+        found = [*self._handles.findings(), *self._buffers.findings(), *self._call_findings]
+        return {"found": [one.to_json() for one in found], **self._operation_log.to_json()}
 
     # ------------------------------------------------------------------ operations
 
