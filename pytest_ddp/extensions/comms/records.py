@@ -9,10 +9,17 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from pytest_ddp.extensions.comms import UNLIKE_COMMUNICATION, UNUSABLE_BLOCK
-from pytest_ddp.extensions.comms.cpu_forms import OBJECTS
 from pytest_ddp.protocol.messages import coded
 from pytest_ddp.rank.operations.table import TABLE
 
+OBJECTS = frozenset(
+    {
+        *("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"),
+        *("send_object_list", "recv_object_list"),
+    }
+)
+"""Collectives of pickled objects: each is one record, whatever it is made of. Their sizes vary with
+what is pickled, and their tensors are where the backend has them."""
 _KIB = 1024
 _OPERATIONS = frozenset({form.operation for form in TABLE}) | OBJECTS
 _FORMS = frozenset({form.name for form in TABLE})

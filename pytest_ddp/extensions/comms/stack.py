@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.modules import module as module_file
 
-from pytest_ddp.extensions.comms.cpu_forms import CPU_FORMS, OBJECTS
+from pytest_ddp.extensions.comms.records import OBJECTS
 from pytest_ddp.rank.operations import kernels, stream
 from pytest_ddp.rank.operations.operation import Site, new_named
 from pytest_ddp.rank.operations.origins import user_frame_of
@@ -30,6 +30,25 @@ _FUNCTIONAL = {
 """Files between a functional collective and its caller; those of the stream announce it."""
 _WAITS_FOR = {"isend": "send", "irecv": "recv"}
 """Functions of torch that others call and wait for."""
+
+
+class Branch(NamedTuple):
+    """A branch of torch's own Python that communicates otherwise on a CPU or with gloo."""
+
+    file: str
+    """Its path in ``torch/distributed``."""
+    function: str
+    forms: frozenset[str]
+    """What it calls there, and not on other devices."""
+
+
+_INTO_TENSOR = frozenset({"all_gather_into_tensor", "all_gather_into_tensor_coalesced"})
+CPU_FORMS = (
+    Branch("tensor/_collective_utils.py", "shard_dim_alltoall", _INTO_TENSOR),  # all_to_all
+    Branch("fsdp/_flat_param.py", "_all_gather_flat_param", frozenset({"all_gather"})),
+    Branch("nn/functional.py", "forward", frozenset({"scatter"})),  # _AlltoAll's all_to_all
+)
+"""All branches that a test finds in torch's sources."""
 _ON_CPU = {(_DISTRIBUTED + branch.file, branch.function): branch.forms for branch in CPU_FORMS}
 
 
@@ -65,7 +84,7 @@ def read(frame: FrameType | None, last: FrameType | None, *, is_python: bool) ->
     Locals are read of torch's own frames alone: those of a user's frame would stay alive with it.
     It takes a microsecond a frame, most of which are in files that say nothing.
     """
-    issuer = "" if is_python else "c++" if frame is None else _issuer(frame)
+    issuer = "" if is_python else _issuer(frame)
     frames: list[FrameType] = []
     running = hooking = serving = objects = None
     cpu_forms: frozenset[str] = frozenset()
@@ -155,12 +174,10 @@ class _Generated(dict[str, bool]):
 _generated = _Generated()
 
 
-def _issuer(frame: FrameType) -> str:
-    file = frame.f_code.co_filename
-    if file == _OPS:
-        operator = frame.f_locals.get("self")
-        return "functional." + getattr(operator, "_opname", "").rstrip("_")
-    return "c++"
+def _issuer(frame: FrameType | None) -> str:
+    if frame is None or frame.f_code.co_filename != _OPS:
+        return "c++"
+    return "functional." + getattr(frame.f_locals.get("self"), "_opname", "").rstrip("_")
 
 
 def _of_group(names: dict[str, Any]) -> Any:
