@@ -135,7 +135,7 @@ def pytest_runtest_teardown() -> Generator[None, None, None]:
         yield
     finally:
         blocks = _blocks()
-        left = None if blocks is None else blocks.open_block()
+        left = None if blocks is None else blocks.open_comms
         if left is not None:
             left.close()
     if left is not None:
