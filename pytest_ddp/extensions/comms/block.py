@@ -233,7 +233,8 @@ class Comms(Communication):
                 given.get("reduce_op"),
                 given.get("root_rank"),
                 given.get("dst", given.get("src", -1 if form.is_message else None)),
-                given.get("async_op", "async_op" in given.names),  # where it has one: by default
+                # Where a call leaves out the last arguments, it is.
+                given.get("async_op", "async_op" in given.names),
                 self._modules.steps,
                 in_backward,
                 self._modules.in_backward if in_backward else None,

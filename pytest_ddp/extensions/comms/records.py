@@ -173,28 +173,29 @@ class Communication:
         """
         __tracebackhide__ = True
         self._check(first)
-        module = belongs_to or "" if module is None else module
-        end: Callable[[Entry], bool] = _begins(then, module)
-        words = f"{then} of {module or 'the model'}"
-        if then not in ("forward", "backward"):
+        of_end = belongs_to
+        if then in ("forward", "backward"):
+            of_end = belongs_to or "" if module is None else module
+        else:
             self._check(then)
-            end, words = _is(then, belongs_to), _named(then, belongs_to)
         entries = self._entries()
-        place = next((n for n, entry in enumerate(entries) if _is(first, belongs_to)(entry)), None)
-        limit = next((n for n, entry in enumerate(entries) if end(entry)), None)
-        name = _named(first, belongs_to)
-        if place is None or limit is None:
-            lacking = name if place is None else words
-            words = f"ddp.comms: no {lacking} in the block\n{self}"
+        starts = [n for n, entry in enumerate(entries) if _is(entry, first, belongs_to)]
+        ends = [n for n, entry in enumerate(entries) if _is(entry, then, of_end)]
+        start, end = _named(first, belongs_to), _named(then, of_end)
+        if not starts or not ends:
+            words = f"ddp.comms: no {end if starts else start} in the block\n{self}"
             raise coded(AssertionError(words), UNLIKE_COMMUNICATION)
-        if place > limit:
-            words = f"ddp.comms: {name} comes after {words}\n{self.table()}"
+        if starts[0] > ends[0]:
+            words = f"ddp.comms: {start} comes after {end}\n{self.table()}"
             raise coded(AssertionError(words), UNLIKE_COMMUNICATION)
 
     def table(self) -> str:
         """A row for each kind of operation, for people."""
         rows = Counter(map(_row, self))
-        lines = [(*row, str(n), _total(size, n)) for (row, size), n in rows.items()]
+        lines = [
+            (*row, str(calls), "unknown" if size is None else size_text(size * calls))
+            for (row, size), calls in rows.items()
+        ]
         table = [_TITLES, *lines] if lines else []
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         marks = ["* torch asks for something else where tensors are not on a CPU"]
@@ -233,10 +234,6 @@ def _row(record: Record) -> tuple[tuple[str, ...], int | None]:
     ), record.bytes
 
 
-def _total(size: int | None, calls: int) -> str:
-    return "unknown" if size is None else size_text(size * calls)
-
-
 def owner(record: Record) -> str:
     """The module, or DDP's bucket, that a record is listed under."""
     if isinstance(record.belongs_to, tuple):
@@ -261,23 +258,15 @@ def size_text(size: int) -> str:
     return f"{number:.4g} GiB"
 
 
-def _is(operation: str, belongs_to: str | None) -> Callable[[Entry], bool]:
-    def holds(entry: Entry) -> bool:
-        return (
-            isinstance(entry, Record)
-            and operation in (entry.operation, entry.form)
-            and belongs_to in (None, entry.belongs_to)
-        )
-
-    return holds
+def _is(entry: Entry, name: str, module: str | None) -> bool:
+    """Whether it is an operation with this name, of a module or of any, or that pass's begin."""
+    if isinstance(entry, Moment):
+        return (entry.phase, entry.module) == (name, module)
+    return name in (entry.operation, entry.form) and module in (None, entry.belongs_to)
 
 
-def _begins(phase: str, module: str) -> Callable[[Entry], bool]:
-    return lambda entry: entry == Moment(phase, module)
-
-
-def _named(operation: str, belongs_to: str | None) -> str:
-    return operation if belongs_to is None else f"{operation} of {belongs_to or 'the model'}"
+def _named(name: str, module: str | None) -> str:
+    return name if module is None else f"{name} of {module or 'the model'}"
 
 
 def unknown_group(group: object, labels: Iterable[str]) -> ValueError:
