@@ -21,6 +21,7 @@ from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
 from pytest_ddp.extensions.comms.records import Record, shortened, size_text
+from pytest_ddp.outcome.outcome import spans
 
 _LONGEST = 8
 """Operations in a repetition: as many as a layer may have."""
@@ -85,7 +86,7 @@ def text_of(name: str, torch: str, ranks: Ranks) -> str:
     for rank, operations in enumerate(ranks):
         same.setdefault(tuple(line[:3] for line in operations), []).append(rank)
     for found, members in same.items():
-        lines.append(("rank " if len(members) == 1 else "ranks ") + _ranges(members))
+        lines.append(("rank " if len(members) == 1 else "ranks ") + ",".join(spans(members)))
         for step, of_step in groupby(found, lambda fields: fields[0]):
             lines.append(f"  step {step}" if step else "  no step")
             names = [f"{module}: {what}" if module else what for _, module, what in of_step]
@@ -192,17 +193,6 @@ def _body(text: str) -> list[str]:
 def _torch(text: str) -> str:
     found = re.match(r"#.*; torch ([^,\s]+)", text)
     return found[1] if found else "?"
-
-
-def _ranges(ranks: list[int]) -> str:
-    """``0-2,5``."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and runs[-1][-1] == rank - 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 def _size(part: str) -> int:
