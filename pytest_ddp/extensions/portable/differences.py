@@ -140,7 +140,6 @@ DIFFERENCES = (
         "reduces it",
         "dense gradients, or a gloo group for them",
         f"{_CPP}, allreduce_sparse",
-        forms=frozenset({"all_reduce"}),
         layouts=frozenset({SPARSE}),
         places={"all_reduce": (0,)},
     ),

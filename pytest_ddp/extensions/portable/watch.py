@@ -20,7 +20,7 @@ from pytest_ddp.extensions.portable.finding import PortabilityFinding
 from pytest_ddp.extensions.portable.issued import Group, IssuedOperation, OperationLog
 from pytest_ddp.extensions.portable.options import Production
 from pytest_ddp.extensions.portable.touches import TouchedBuffers
-from pytest_ddp.rank.operations.operation import Issuer, Operation, each_tensor
+from pytest_ddp.rank.operations.operation import Issuer, Operation
 from pytest_ddp.rank.operations.origins import called_by_user, outside
 from pytest_ddp.rank.operations.process import operations_of_process
 from pytest_ddp.rank.operations.stream import Needs
@@ -90,11 +90,10 @@ class OperationWatch:
             origin=origin,
             root=given.get("root_rank"),
             peer=given.get("dst", given.get("src", -1 if form.is_message else None)),
-            tag=given.get("tag", 0) if form.is_message else 0,
+            tag=given.get("tag", 0),
         )
         self._issued[operation] = issued
-        nbytes = sum(each.nbytes for each in each_tensor(given.args[0])) if form.is_message else 0
-        self._operation_log.issued(issued, nbytes)
+        self._operation_log.issued(issued, operation.nbytes if form.is_message else 0)
         self._handles.issued(issued)
         self._buffers.issued(issued, given)
         self._call_findings.update(dict.fromkeys(difference_findings(issued, given)))
