@@ -228,7 +228,8 @@ class Comms(Communication):
                 context,
                 name,
                 len(tensors),
-                *_extent(tensors),
+                sum([one.numel() for one in tensors]),
+                sum([one.nbytes for one in tensors]),
                 tensors[0].dtype if tensors else None,
                 given.get("reduce_op"),
                 given.get("root_rank"),
@@ -314,13 +315,6 @@ open_comms: Comms | None = None
 """The block that is open in this process."""
 used: list[Comms] = []
 """The blocks of the running test."""
-
-
-def _extent(tensors: tuple[Any, ...]) -> tuple[int, int]:
-    """Elements and bytes."""
-    if len(tensors) == 1:
-        return tensors[0].numel(), tensors[0].nbytes
-    return sum([tensor.numel() for tensor in tensors]), sum([one.nbytes for one in tensors])
 
 
 # ------------------------------------------------------------------ groups
