@@ -76,7 +76,7 @@ class _Seen(NamedTuple):
     bytes: int
     dtype: torch.dtype | None
     reduce_op: Any
-    """Boxed: to look into it takes as long as to read a short stack."""
+    """The boxed reduction: to look into it takes as long as to read a short stack."""
     root: int | None
     peer: int | None
     is_async: bool

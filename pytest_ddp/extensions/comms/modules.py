@@ -52,7 +52,7 @@ class _Hook:
 
 
 def _no_hook(*_: Any) -> None:
-    """In place of a hook."""
+    """Do nothing, in place of a hook."""
 
 
 class Modules:

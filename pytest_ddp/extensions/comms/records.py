@@ -30,7 +30,7 @@ class Record:
     """One operation of one rank. Two are equal if all but their lines, steps and modules are."""
 
     operation: str
-    """By the public name in ``torch.distributed`` that stands for all its forms: ``all_gather``."""
+    """The public name in ``torch.distributed`` that stands for all its forms: ``all_gather``."""
     form: str
     """The form that was called: ``all_gather_into_tensor``; ``functional.all_reduce`` for a
     functional collective, ``c++.all_reduce`` for what C++ issues by itself."""
@@ -41,14 +41,14 @@ class Record:
     tensors: int
     """How many tensors are counted: several if calls were coalesced, or for lists."""
     elements: int | None
-    """Of these tensors; None for objects, whose pickles vary in size."""
+    """Elements of these tensors; None for objects, whose pickles vary in size."""
     dtype: str | None
-    """Such as ``float32``; None where there is no tensor."""
+    """torch's name, such as ``float32``; None where there is no tensor."""
     bytes: int | None
-    """Of all_gather's output, reduce_scatter's and all_to_all's input, else of the tensor; 0 for a
-    barrier, None for objects."""
+    """Bytes of all_gather's output, reduce_scatter's and all_to_all's input, else of the tensor; 0
+    for a barrier, None for objects."""
     reduce_op: str | None
-    """Such as ``SUM``."""
+    """torch's name, such as ``SUM``; None where nothing is reduced, and with torch 2.8."""
     root: int | None
     """Source or destination of a collective, as rank in the group."""
     peer: int | None
@@ -129,7 +129,7 @@ class Communication:
         return [record for record in self if record.cpu_form]
 
     def on(self, group: object) -> Communication:
-        """Those on one group: a process group, a mesh of one dimension, or a group's label.
+        """Operations on one group: a process group, a mesh of one dimension, or a group's label.
 
         Raises:
             ValueError: there is no such group; the text lists those that there are.
@@ -140,7 +140,7 @@ class Communication:
         return self._where(lambda record: record.group_name == name)
 
     def of(self, operation: str) -> Communication:
-        """Those of one operation, or of one form of it.
+        """Records of one operation, or of one form of it.
 
         Raises:
             ValueError: there is no such operation; the text lists those that there are.

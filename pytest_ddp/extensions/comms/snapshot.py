@@ -24,7 +24,7 @@ from pytest_ddp.extensions.comms.records import Record, shortened, size_text
 from pytest_ddp.outcome.outcome import spans
 
 _LONGEST = 8
-"""Operations in a repetition: as many as a layer may have."""
+"""The most operations in a repetition: as many as a layer may have."""
 _REPEATED = re.compile(r"(\d+) x \((.*)\)$")
 _WHAT = re.compile(
     r"(?P<operation>\S+(?: [A-Z_]+)?)(?: (?P<size>[\d.]+ (?:[KMG]i)?B))?"
@@ -38,7 +38,7 @@ class SnapshotLine(NamedTuple):
 
     step: int
     module: str
-    """With ``*`` for numbers, so that layers which do the same can be folded; empty for none."""
+    """Its name with ``*`` for numbers, so that layers which do the same can be folded, or empty."""
     what: str
     site: str
     """File, line and function."""
@@ -79,7 +79,7 @@ def _what(record: Record) -> str:
 
 
 def text_of(name: str, torch: str, ranks: Ranks) -> str:
-    """The file; of the name, torch's version and the operations."""
+    """The text of the file for a name, torch's version and the operations of all ranks."""
     lines = [f"# ddp.comms: {name}; torch {torch}, world size {len(ranks)}"]
     lines += [_STAR] if any(line.is_cpu_form for rank in ranks for line in rank) else []
     same: dict[tuple[tuple[int, str, str], ...], list[int]] = {}

@@ -53,14 +53,14 @@ _ON_CPU = {(_DISTRIBUTED + branch.file, branch.function): branch.forms for branc
 
 
 class Context(NamedTuple):
-    """What was found."""
+    """What was found on a stack."""
 
     issuer: str
-    """``functional.name`` of a functional collective, ``c++`` or, of Python, empty."""
+    """What has issued it: ``functional.name``, ``c++``, or Python, for which it is empty."""
     objects: str | None
     """The collective of objects that it is a part of."""
     call: tuple[object, ...]
-    """Which call of that it is."""
+    """What tells that call from others."""
     progress: int
     """How far that call is: it grows with each part."""
     is_waited: bool
@@ -128,7 +128,7 @@ class Origin(NamedTuple):
     objects: str | None = None
     """The collective of objects that it is a part of."""
     batch: int = 0
-    """Which of its call of ``batch_isend_irecv`` it is, from 1; 0 for none."""
+    """The number in its call of ``batch_isend_irecv``, from 1; 0 for none."""
     functional: str = ""
     """Who called a functional collective, ``user`` or ``library``; empty for other operations."""
     site: Site | None = None
@@ -195,6 +195,6 @@ _SHARDING: dict[str, Callable[[dict[str, Any]], Any]] = {
     _DISTRIBUTED + "fsdp/_flat_param.py": _of_handle,
     _DISTRIBUTED + "fsdp/_runtime_utils.py": _of_handle,
 }
-"""From the locals of a function in a file of FSDP's to the module whose parameters it is about."""
+"""Files of FSDP's, and what finds a module in a function's locals: the one with its parameters."""
 _TELLING = {_C10D, _MODULE, _HOOKS, *_SHARDING, *(file for file, _ in _ON_CPU)}
 """Files in which a frame says something."""

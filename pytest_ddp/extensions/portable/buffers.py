@@ -41,7 +41,7 @@ class Touch(NamedTuple):
     """A buffer that was touched while an operation was in flight."""
 
     operation: IssuedOperation
-    """The one in flight."""
+    """The operation that was in flight."""
     is_write: bool
     touched_by: str
     """What touched it: an operator or an operation; empty if only the change was seen."""
@@ -50,8 +50,8 @@ class Touch(NamedTuple):
 
 
 _WRITTEN_BELOW_TORCH = frozenset({"all_reduce", "broadcast", "reduce", "recv"})
-"""Forms whose results gloo writes without an operator of torch, which would raise the version. Of
-an average it does not."""
+"""Forms whose results gloo writes without an operator of torch, which would raise the version. For
+an average it calls one."""
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ class Buffers:
     def __init__(self, found: Callable[[Touch], None]) -> None:
         self._found = found
         self._flights: list[Flight] = []
-        """In the order of issue."""
+        """Operations in flight, in the order of their issue."""
         self._lock = threading.RLock()
 
     def issued(self, operation: IssuedOperation, given: Given) -> Flight | None:

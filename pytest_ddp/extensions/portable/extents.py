@@ -14,7 +14,7 @@ Extent: TypeAlias = tuple[tuple[int, int], ...]
 """Intervals of addresses, from and to, in order and apart from each other."""
 
 _MOST = 4096
-"""Intervals: an extent of more is unknown, so that nothing is said of it."""
+"""Intervals of a known extent at most: nothing is said of one with more."""
 
 
 def extent_of(tensor: torch.Tensor) -> Extent | None:
@@ -77,7 +77,7 @@ def without(one: Extent, other: Extent) -> Extent:
 
 
 def checksum_of(extent: Extent) -> int:
-    """Of the memory itself: operators of torch would be seen by the modes of a program."""
+    """A checksum of the memory itself: a program's modes would see operators of torch."""
     checksum = 0
     for start, end in extent:
         checksum = zlib.crc32((ctypes.c_char * (end - start)).from_address(start), checksum)

@@ -40,7 +40,7 @@ from pytest_ddp.extensions.portable.finding import FindingKind, PortabilityFindi
 from pytest_ddp.extensions.portable.issued import History, Issue, MatchKey, Step
 
 _Operation: TypeAlias = tuple[MatchKey, int]
-"""The same on all ranks: which one with its key it is."""
+"""An operation, the same on all ranks: its key, and its number among those with that key."""
 
 
 def order_findings(histories: Mapping[int, History]) -> Iterator[PortabilityFinding]:
@@ -65,7 +65,7 @@ class Inversion(NamedTuple):
 
     ranks: tuple[int, int]
     first: tuple[Issue, Issue]
-    """On the first rank, in its order; the second rank has issued them the other way round."""
+    """Both on the first rank, in its order; the second rank has issued them the other way round."""
     second: tuple[Issue, Issue]
 
 
@@ -111,7 +111,7 @@ def _between(
 
 
 _COLLECTIVE = ""
-"""In place of the group of a message."""
+"""What a collective has in place of the group of a message."""
 
 
 class _Prefix:
@@ -131,7 +131,7 @@ class _Prefix:
         self._latest.append(latest)
 
     def latest(self, thread: int, until: int) -> tuple[int, _Operation] | None:
-        """Of those up to a place, the one after the most of a thread's issues on this rank."""
+        """The issue up to a place that comes after the most of a thread's issues on this rank."""
         number = bisect_right(self._places, until)
         return self._latest[number - 1].get(thread) if number else None
 
@@ -166,7 +166,7 @@ class Blocked(NamedTuple):
 
 
 _Thread: TypeAlias = tuple[int, int]
-"""A rank, and which of its threads."""
+"""A rank, and one of its threads."""
 
 
 def cycle(ranks: Mapping[int, Iterable[Step]]) -> list[Blocked]:

@@ -31,7 +31,7 @@ class Mismatch(NamedTuple):
     row: str
     """Name of the row in the table of differences."""
     messages: tuple[Issue, ...]
-    """One of each rank."""
+    """One message of each rank."""
 
 
 def message_findings(histories: Mapping[int, History]) -> Iterator[PortabilityFinding]:

@@ -230,7 +230,7 @@ _ON_LISTS = ("_foreach_", "_fused_", "_amp_foreach_")
 _OF_WHOLE_LISTS = ("_foreach_norm", "_foreach_max", "_foreach_powsum", "_amp_foreach_")
 """Operators that make one value of many."""
 _POINTWISE = frozenset({"copy_", "_to_copy", "native_dropout"})
-"""Operators without torch's tag for it."""
+"""Pointwise operators without torch's tag for that."""
 
 
 def _lanes(func: Any, accesses: _Accesses, accessed: Sequence[tuple[bool, Any]]) -> Iterator[_Lane]:
@@ -276,7 +276,7 @@ class _Accesses(NamedTuple):
 
 
 _BY_SHAPE = ("empty", "zeros", "ones", "full", "rand", "new_", "is_", "sym_", "_assert")
-"""Begin the names of operators that only look at a tensor's shape."""
+"""Beginnings of the names of operators that only look at a tensor's shape."""
 _NO_MEMORY = frozenset(
     {"record_stream", "bernoulli", "_unsafe_view", "_has_same_storage_numel", "_version"}
 )

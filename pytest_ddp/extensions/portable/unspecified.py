@@ -24,7 +24,7 @@ from pytest_ddp.system.stdlib import threading
 
 _WeakStorage: Any = reductions.StorageWeakRef  # untyped
 _KEPT = 2048
-"""Regions from which on those whose memory is freed are dropped."""
+"""The number of regions from which on those whose memory is freed are dropped."""
 
 
 @dataclass(slots=True)
@@ -32,14 +32,14 @@ class _Region:
     """A part of a storage."""
 
     storage: Any
-    """Weak, since the program must be able to free it; while there is one, no other storage has
-    its address."""
+    """A weak reference, since the program must be able to free it; while there is one, no other
+    storage has its address."""
     base: int
-    """Where its memory is: a storage may get another one."""
+    """The address of its memory: a storage may get another one."""
     extent: Extent
     checksum: int
     operation: IssuedOperation
-    """Where the values come from."""
+    """The operation that the values come from."""
 
     def is_changed(self) -> bool:
         """Whether something that is not seen has written it."""
@@ -53,7 +53,7 @@ class Part(NamedTuple):
     is_whole: bool
     shape: torch.Size
     elements: Extent | None
-    """From and to, in the order of memory; None for a tensor that is not contiguous."""
+    """Intervals in the order of memory; None for a tensor that is not contiguous."""
 
     def bytes_of(self, tensor: torch.Tensor) -> Extent:
         """The bytes of a tensor that is computed from this one element by element.
@@ -74,7 +74,7 @@ class Unspecified:
 
     def __init__(self) -> None:
         self._regions: dict[int, _Region] = {}
-        """By storage."""
+        """Regions by their storage."""
         self._threads: set[int] = set()
         self._limit = _KEPT
         self._lock = threading.RLock()
@@ -121,7 +121,7 @@ class Unspecified:
             self.leave_in(tensor, extent_of(tensor) or (), operation)
 
     def leave_in(self, tensor: torch.Tensor, extent: Extent, operation: IssuedOperation) -> None:
-        """As :meth:`leave`, in some of the bytes of a tensor."""
+        """Values of an operation are in some of the bytes of a tensor, as for :meth:`leave`."""
         if not extent:
             return
         with self._lock:

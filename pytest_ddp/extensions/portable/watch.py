@@ -51,9 +51,9 @@ class OperationWatch:
         self._handles, self._buffers = LostHandles(), TouchedBuffers()
         self._groups: dict[str, Group] = {}
         self._made: dict[str, tuple[int, str | None]] = {}
-        """Which of its name a group is, and the backend that its maker named, by its name."""
+        """How many groups of a name there were, and the backend that the last one's maker named."""
         self._issued: MutableMapping[Operation, IssuedOperation] = WeakKeyDictionary()
-        """Those whose issue has not returned, and those whose handle Python code has."""
+        """Operations whose issue has not returned, or whose handle Python code has."""
         self._undo = contextlib.ExitStack()
 
     def start(self) -> None:
