@@ -164,10 +164,13 @@ class Buffers:
 
     def wrote_nothing(self, tensor: torch.Tensor) -> None:
         """A write to an empty tensor raises the version of its storage, some time later."""
+        if tensor.layout != torch.strided:  # it has no storage
+            return
+        storage = tensor.untyped_storage()._cdata
         with self._lock:
             for flight in self._flights:
                 for use in flight.uses:
-                    if use.version is not None and _same_storage(use.tensor, tensor):
+                    if use.tensor.untyped_storage()._cdata == storage:
                         use.version = None
 
     def _compare(self, operation: IssuedOperation, uses: list[Use], *, is_waited: bool) -> None:
@@ -242,10 +245,6 @@ def _is_changed(use: Use, flight: Flight) -> bool:
     if use.checksum is not None:
         return checksum_of(use.extent) != use.checksum
     return flight.is_watched and use.version is not None and use.tensor._version != use.version
-
-
-def _same_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def touched_buffer(touch: Touch) -> PortabilityFinding:

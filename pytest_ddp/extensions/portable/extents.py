@@ -20,10 +20,10 @@ _MOST = 4096
 def extent_of(tensor: torch.Tensor) -> Extent | None:
     """The bytes of a tensor.
 
-    None if it has no memory of its own, or none on a CPU, or too many intervals.
+    None if it has no memory of its own, or none on a CPU, or no strides, or too many intervals.
     """
-    is_plain = type(tensor).__torch_dispatch__ is _PLAIN and tensor.layout == torch.strided
-    if not is_plain or not tensor.is_cpu:
+    has_strides = tensor.layout == torch.strided and not tensor.is_nested
+    if type(tensor).__torch_dispatch__ is not _PLAIN or not has_strides or not tensor.is_cpu:
         return None
     if not tensor.numel():
         return ()
