@@ -41,10 +41,6 @@ class _Region:
     operation: IssuedOperation
     """The operation that the values come from."""
 
-    def is_changed(self) -> bool:
-        """Whether something that is not seen has written it."""
-        return checksum_of(self.extent) != self.checksum
-
 
 class Part(NamedTuple):
     """The unspecified elements of a tensor."""
@@ -103,7 +99,7 @@ class Unspecified:
             region = self._region(tensor) if extent else None
             if region is None or (rest := without(extent, region.extent)) == extent:
                 return None
-            if region.is_changed():
+            if checksum_of(region.extent) != region.checksum:  # written by what is not seen
                 del self._regions[region.storage.cdata]
                 return None
             elements = None
