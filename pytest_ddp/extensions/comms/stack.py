@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -113,8 +114,8 @@ def read(frame: FrameType | None, last: FrameType | None, *, is_python: bool) ->
             cpu_forms |= _ON_CPU.get((file, function), cpu_forms)
         frame = frame.f_back
     user = user_frame_of(frames)
-    if user is not None and _generated[user.f_code.co_filename]:
-        user = user_frame_of(f for f in frames if not _generated[f.f_code.co_filename])
+    if user is not None and _is_generated(user.f_code.co_filename):
+        user = user_frame_of(f for f in frames if not _is_generated(f.f_code.co_filename))
     site = None if user is None else new_named(Site, (user.f_code, user.f_lineno))
     issued_in = hooking if running is None else running
     is_bucket = is_hooked or issuer == "c++"
@@ -151,7 +152,7 @@ def origin_of(frame: FrameType | None) -> Origin:
                     batch = len(frame.f_locals.get("reqs", ())) + 1
             if caller is None and file not in _FUNCTIONAL:
                 caller = frame
-            if not _generated[file]:
+            if not _is_generated(file):
                 yield frame
             frame = frame.f_back
 
@@ -161,17 +162,11 @@ def origin_of(frame: FrameType | None) -> Origin:
     return Origin(objects, batch, by, site)
 
 
-class _Generated(dict[str, bool]):
+@cache
+def _is_generated(file: str) -> bool:
     """Whether Inductor has written a file; such files are in no package."""
-
-    def __missing__(self, file: str) -> bool:
-        cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-        written = "/torchinductor" in file or (cache is not None and file.startswith(cache))
-        self[file] = written
-        return written
-
-
-_generated = _Generated()
+    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    return "/torchinductor" in file or (folder is not None and file.startswith(folder))
 
 
 def _issuer(frame: FrameType | None) -> str:
