@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from pytest_ddp.extensions.comms import UNLIKE_COMMUNICATION, UNUSABLE_BLOCK, stack
 from pytest_ddp.extensions.comms.modules import Modules, is_in_backward
-from pytest_ddp.extensions.comms.records import Communication, Entry, Moment, Record, unknown_group
+from pytest_ddp.extensions.comms.records import Communication, Entry, Moment, Record
 from pytest_ddp.extensions.comms.snapshot import lines_of
 from pytest_ddp.extensions.comms.snapshot_files import compare
 from pytest_ddp.protocol.messages import coded
@@ -344,8 +344,8 @@ def described(group: Any) -> _Group:
 
 def _name_of(group: object) -> str | None:
     if isinstance(group, str):
-        if group not in (labels := _labels().values()):
-            raise unknown_group(group, labels)
+        if group not in _labels().values():
+            raise _unknown_group(group)
         return None
     if isinstance(group, DeviceMesh):
         group = group.get_group()
@@ -355,7 +355,13 @@ def _name_of(group: object) -> str | None:
                 words = f"ddp.comms: {name} is written in Python: its calls are not seen"
                 raise coded(ValueError(words), UNUSABLE_BLOCK)
             return name
-    raise unknown_group(group, _labels().values())
+    raise _unknown_group(group)
+
+
+def _unknown_group(group: object) -> ValueError:
+    there = ", ".join(sorted({*_labels().values()}))
+    words = f"ddp.comms: no group {group!r} on this rank; the groups are {there}"
+    return coded(ValueError(words), UNUSABLE_BLOCK)
 
 
 def _numbers() -> Iterable[tuple[str, int]]:

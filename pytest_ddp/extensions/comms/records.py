@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -267,10 +267,3 @@ def _is(entry: Entry, name: str, module: str | None) -> bool:
 
 def _named(name: str, module: str | None) -> str:
     return name if module is None else f"{name} of {module or 'the model'}"
-
-
-def unknown_group(group: object, labels: Iterable[str]) -> ValueError:
-    """The error for a group that this rank does not have."""
-    there = ", ".join(sorted({*labels}))
-    words = f"ddp.comms: no group {group!r} on this rank; the groups are {there}"
-    return coded(ValueError(words), UNUSABLE_BLOCK)
