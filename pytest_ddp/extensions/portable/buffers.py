@@ -62,16 +62,13 @@ class Use:
     """Kept, since its addresses would be used again."""
     extent: Extent
     is_written: bool
-    is_stable: bool
-    """Whether the operation itself does not write it, so that a change proves another write."""
-    address: int
     checksum: int | None = None
     version: int | None = None
 
     @property
     def is_there(self) -> bool:
         """Whether the tensor still has its memory: a storage may be resized, or another one set."""
-        return self.tensor.data_ptr() == self.address
+        return self.tensor.data_ptr() == self.extent[0][0]
 
     def meets(self, other: Extent, *, is_write: bool) -> bool:
         """Whether a read or write of other bytes is one of these, and more than reading twice."""
@@ -117,10 +114,7 @@ class Buffers:
             self._compare(operation, uses, is_waited=not is_async)
             if not is_async or not uses:
                 return None
-            is_average = reduction_of(given.get("reduce_op")) == "AVG"
-            by_version = operation.form.name in _WRITTEN_BELOW_TORCH and not is_average
-            for use in uses:
-                _remember(use, uses, by_version=by_version)
+            _remember(uses, operation.form.name, reduction_of(given.get("reduce_op")))
             return Flight(operation, uses)
 
     def received(self, flight: Flight) -> None:
@@ -222,21 +216,20 @@ def uses_of(operation: IssuedOperation, args: tuple[Any, ...]) -> Iterator[Use]:
         for place in places:
             for tensor in each_tensor(args[place]):
                 if extent := extent_of(tensor):
-                    is_stable = not is_written and form.name != "reduce"
-                    yield Use(tensor, extent, is_written, is_stable, tensor.data_ptr())
+                    yield Use(tensor, extent, is_written)
 
 
-def _remember(use: Use, uses: list[Use], *, by_version: bool) -> None:
-    """Note a buffer's state, where a change of it can be proved later."""
-    tensor = use.tensor
-    # In place, as FSDP gathers: the operation writes what it reads.
-    in_place = any(o.is_written and overlap(o.extent, use.extent) for o in uses)
-    if use.is_stable and not in_place:
-        use.checksum = checksum_of(use.extent)
-    elif not by_version or tensor.is_inference():
-        return
-    elif tensor.nbytes == tensor.untyped_storage().nbytes():
-        use.version = tensor._version
+def _remember(uses: list[Use], form: str, reduce_op: str | None) -> None:
+    """Note the state of buffers, where a change of it can be proved later."""
+    by_version = form in _WRITTEN_BELOW_TORCH and reduce_op != "AVG"
+    for use in uses:
+        tensor = use.tensor
+        # In place, as FSDP gathers and gloo reduces: the operation writes what it reads.
+        in_place = any(other.is_written and overlap(other.extent, use.extent) for other in uses)
+        if form != "reduce" and not in_place:
+            use.checksum = checksum_of(use.extent)
+        elif by_version and tensor.nbytes == tensor.untyped_storage().nbytes():
+            use.version = None if tensor.is_inference() else tensor._version
 
 
 def _is_changed(use: Use, flight: Flight) -> bool:
