@@ -59,7 +59,7 @@ class Use:
     """A tensor of an operation."""
 
     tensor: torch.Tensor
-    """Kept, since its addresses would be used again."""
+    """The tensor itself: without it its addresses would be used again."""
     extent: Extent
     is_written: bool
     checksum: int | None = None
