@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from pytest_ddp.extensions.comms.cpu_forms import CPU_FORMS
+from pytest_ddp.extensions.comms.stack import CPU_FORMS
 
 _SOURCES = Path(str(dist.__file__)).parent
 _CPU = re.compile(r"\bcpu\b|is_cpu|gloo", re.IGNORECASE)

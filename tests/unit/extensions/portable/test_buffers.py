@@ -169,8 +169,11 @@ def test_what_is_never_waited_for(rank: Rank) -> None:
         lambda x: x.untyped_storage(),
         torch.nn.Parameter,
         lambda x: torch.func.vmap(torch.sin)(torch.ones(2, 2)),
+        lambda x: torch.ones(2, 2).to_sparse().t_(),  # has no storage
+        lambda x: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]).zero_(),  # no strides
     ],
 )
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_harmless_operators(rank: Rank, harmless: Any) -> None:
     x = torch.ones(4)
     handle = rank.issue("allreduce_", [x])
