@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
-from pytest_ddp.extensions.comms.records import Record, shortened, size_text
+from pytest_ddp.extensions.comms.records import Record, shortened
 from pytest_ddp.outcome.outcome import spans
 
 _LONGEST = 8
@@ -176,13 +176,13 @@ def _unfolded(body: list[str]) -> Counter[str]:
     return found
 
 
-def _exact(size: int | None) -> str:
-    """Bytes for people, where nothing is lost by it."""
-    size = size or 0
-    for power in (3, 2, 1):
+def _exact(size: int) -> str:
+    """Bytes for people, in the largest unit in which four digits say all; different sizes have
+    different texts."""
+    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
         number = size / 1024**power
-        if number >= 1 and float(f"{number:.4g}") == number:
-            return size_text(size)
+        if 1 <= number < 10_000 and float(f"{number:.4g}") == number:
+            return f"{number:.4g} {unit}"
     return f"{size} B"
 
 

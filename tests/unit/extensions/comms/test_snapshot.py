@@ -42,6 +42,13 @@ def test_lines_have_what_is_not_usual() -> None:
     ]
 
 
+def test_sizes_that_differ_have_different_texts() -> None:
+    sizes = [1 << 30, (1 << 30) + 1, 10_001 << 10, *range(1 << 20, 9 << 20, 1 << 10)]
+    lines = lines_of([replace(GATHER, bytes=size) for size in sizes])
+    assert len({line.what for line in lines}) == len(sizes)
+    assert lines_of([replace(GATHER, bytes=1045 << 10)])[0].what == "all_gather 1045 KiB dp"
+
+
 def test_repetitions_are_folded() -> None:
     found = operations("a 1 B dp", *["b 1 B dp", "c 1 B dp"] * 3, "a 1 B dp")
     assert file_of(found).splitlines()[1:] == [
