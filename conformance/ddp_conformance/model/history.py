@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from ddp_conformance.framework.history import Record
 
-Taken: TypeAlias = Literal["at the step", "after backward", "in the end"]
+Taken: TypeAlias = Literal["at the step", "in the step", "after backward", "in the end"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,11 @@ class Gradients(Record):
     values: tuple[tuple[str, tuple[float, ...]], ...]
     """Name and values of each parameter's gradient; empty values where there is none."""
     taken: Taken = "at the step"
-    """When the gradients were taken: before an optimizer steps; if parameters change without an
-    optimizer, after the last backward pass, and again at the end of the step if they still
-    exist."""
+    """When the gradients were taken: before an optimizer steps, and again in place of that where a
+    subclass goes on with the step that it overrides; if parameters change without an optimizer,
+    after the last backward pass, and again at the end of the step if they still exist."""
+    owned: tuple[str, ...] = ()
+    """Names of the parameters of the optimizer that is called."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,12 +46,22 @@ class Owners:
         return (
             rank in self._trained
             and not self._trains(rank, name)
-            and any(self._trains(other, name) for other in self._trained)
+            and (
+                any(self._trains(other, name) for other in self._trained)
+                or (
+                    not self._has(rank, name)
+                    and any(self._has(other, name) for other in self._trained)
+                )
+            )
         )
 
     def train_nothing(self, rank: int) -> bool:
         """Whether this rank is known to have no parameter to train."""
         return self._trained.get(rank) == ()
+
+    def _has(self, rank: int, name: str) -> bool:
+        """Whether it has it, maybe frozen."""
+        return any(self.one_name(own) == name for own in self._names[rank])
 
     def _trains(self, rank: int, name: str) -> bool:
         return any(self.one_name(own) == name for own in self._trained[rank])
