@@ -178,9 +178,9 @@ class Spent:
     """Processor seconds of the pytest process."""
     coordinator: float
     frames: float
-    """Over the lines of other machines than node 0, for each of their ranks."""
+    """Frames over the lines of other machines than node 0, for each of their ranks."""
     size: float
-    """Bytes in them."""
+    """Bytes in these frames."""
 
 
 def session(machines: int, ranks: int, count: int) -> Spent:

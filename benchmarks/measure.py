@@ -44,7 +44,7 @@ class Spent:
 
     wall: float
     cpu: float
-    """Processor time of all its processes, user and system."""
+    """Processor time of all processes of the session, user and system."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ MODULES = [
 
 
 def install() -> None:
-    """From now on a server of this process imports all of it, once there is one."""
+    """Have a server that this process starts from now on import all of these modules."""
     forkserver.set_forkserver_preload(MODULES)
     forkserver.set_forkserver_preload = _nothing_else
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 T = TypeVar("T")
 
 EXAMPLES = int(os.environ.get("DDP_PROPERTY_EXAMPLES", "25"))
-"""With more examples than usual they differ in every run, to search; a suite must not be flaky."""
+"""The number of examples. If it is set, they differ in every run, to search; else they are the
+same, as a suite must not be flaky."""
 
 quick = settings(  # without a deadline, for the machine may be busy
     deadline=None,

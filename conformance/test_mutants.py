@@ -52,7 +52,7 @@ def test_the_page_shows_every_mutant_and_its_guarantee() -> None:
     assert shown == expected, "docs/kill-matrix.md is out of date; run `make kill-matrix`"
 
 
-def test_a_page_says_what_it_was_made_of() -> None:
+def test_a_page_has_what_it_was_made_of() -> None:
     mutants = kill_matrix.shown_mutants()
     fates = {m.subject.name: {m.guarantee: kill_matrix.OWN, "XYZ-01": "·"} for m in mutants}
     page = kill_matrix.render(fates)

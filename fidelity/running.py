@@ -54,7 +54,8 @@ def _command(suite: Suite, on_ranks: bool) -> list[str]:
 
 @contextmanager
 def _place(suite: Suite) -> Iterator[tuple[Path, tuple[str, ...]]]:
-    """Where to run a suite, and what keeps this repository's settings from it."""
+    """Yield the folder in which to run a suite, and options that keep this repository's settings
+    from it."""
     if suite.folder is None:
         yield source_of(suite), ()
     else:

@@ -21,11 +21,11 @@ class Suite:
     arguments: tuple[str, ...]
     """Arguments for pytest."""
     folder: Path | None = None
-    """Where the tests lie; None for the source distribution."""
+    """The folder of the tests; None for the source distribution."""
     ranks: int = 2
     environment: Mapping[str, str] = field(default_factory=dict)
     adopted: bool = False
-    """Whether --ddp-adopt puts its tests on ranks, and no mark."""
+    """Whether --ddp-adopt, and no mark, puts the suite's tests on ranks."""
 
 
 _NO_TRIO = tuple(f"--ignore=tests/test_async{name}.py" for name in ("", "_filters"))

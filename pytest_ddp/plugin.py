@@ -295,7 +295,7 @@ class Hooks:
 
     @property
     def _interrupted(self) -> str:
-        """Where the ranks of the interrupted test were; empty if no test was interrupted."""
+        """The places of the interrupted test's ranks, as text; empty if no test was interrupted."""
         if self._made_controller is None:
             return ""
         from pytest_ddp.session.supervisor import INTERRUPTED  # noqa: PLC0415

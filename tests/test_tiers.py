@@ -51,7 +51,7 @@ def _pair(line: str) -> tuple[str, str] | None:
 
 
 def test_each_part_of_the_reference_has_its_system() -> None:
-    """Without one, the page of a run would not show it in the line of any system."""
+    """A part without a system would be in the line of no system on the page of a run."""
     pairs = PAIRS.read_text(encoding="utf-8").splitlines()
     checked = {found[1] for pair in pairs if (found := _OF_REFERENCE.match(pair))}
     listed = {part for parts in REFERENCE.values() for part in parts}

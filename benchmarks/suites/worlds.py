@@ -79,7 +79,8 @@ def sgd(parameters):
 
 
 def adam(parameters):
-    """Its steps make rounding of a gradient that is zero, that of a key's bias, as large as any."""
+    """An optimizer that makes rounding of a gradient that is zero, a key bias's, as large as
+    any."""
     return torch.optim.AdamW(parameters, lr=1e-3)
 
 

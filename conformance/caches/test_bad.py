@@ -1,4 +1,4 @@
-"""Caches of which as on several machines nothing can be said."""
+"""Caches that cannot be judged as if they were on several machines."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SaysThatAPeerFailed(ForgetsTheOtherMachines):
 
 
 class CannotBeReadOnOneRank(SharedSamples):
-    """It opens on all ranks."""
+    """A cache that opens on all ranks, and cannot be read on one."""
 
     def __getitem__(self, index: int) -> Any:
         if self.case.rank == 1:

@@ -56,7 +56,7 @@ def readings(draw: st.DrawFn, sizes: st.SearchStrategy[int] = world_sizes) -> Re
 
 
 def found_by_all(history: Sequence[Any]) -> dict[str, list[str]]:
-    """What each judge says, by its name; those that say nothing are left out."""
+    """The violations that each judge finds, by its name; judges that find none are left out."""
     found = {
         "placement": judge.judge_placement(history),
         "unchanged": judge.judge_unchanged(history),

@@ -143,7 +143,8 @@ class ProfilesItself(TrustsFilesOfFullSize):
 
 
 class WaitsAlone(MarkedWhenWhole):
-    """Where a builder has died, rank 0 does not come to the barrier at which rank 1 waits."""
+    """A cache that, once a builder has died, lets rank 1 wait at a barrier to which rank 0 never
+    comes."""
 
     def build(self, produce: Produce) -> None:
         broken = self.path("values").exists() and not self.is_there()

@@ -1,4 +1,4 @@
-"""What is said of loops in which one rank's clocks gain time."""
+"""The verdicts on loops in which one rank's clocks gain time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddp_conformance.framework.registry import all_checks, remarked
 
 
 @pytest.mark.ddp(world_size=2)
-def test_a_decision_by_a_clock_is_said_to_be_one() -> None:
+def test_a_decision_by_a_clock_is_named_as_one() -> None:
     how = "the clocks of rank 1 gain 3661 s in each step"
     with pytest.raises(GuaranteeError, match=rf"size 45: {how}: step 9: save differs: "):
         CBK_02(decides(hook_mutants.saves_every_minute))

@@ -78,7 +78,7 @@ def raised(draw: st.DrawFn, sizes: st.SearchStrategy[int] = world_sizes) -> Erro
 
 @st.composite
 def skipped(draw: st.DrawFn, sizes: st.SearchStrategy[int] = world_sizes) -> Error:
-    """All ranks leave out the step, say so, and end well."""
+    """Histories in which all ranks leave out the step, record that, and end well."""
     world_size = draw(sizes)
     rank, step = draw(st.integers(0, world_size - 1)), draw(st.integers(0, 3))
     steps = step + draw(st.integers(1, 3))
@@ -91,7 +91,7 @@ def skipped(draw: st.DrawFn, sizes: st.SearchStrategy[int] = world_sizes) -> Err
 
 
 def judged(error: Error, history: list[Any]) -> list[str]:
-    """What the judge of deaths says of a history."""
+    """The violations that the judge of deaths finds in a history."""
     return texts(judge.judge_death(history, error.death))
 
 
@@ -129,7 +129,7 @@ def test_any_rank_that_has_to_be_stopped_is_named(error: Error, data: st.DataObj
 
 @quick
 @given(deaths(), st.booleans(), st.data())
-def test_any_rank_that_says_that_all_is_well_is_named(
+def test_any_rank_that_ends_as_if_all_were_well_is_named(
     error: Error, returned: bool, data: st.DataObject
 ) -> None:
     end = any_record(data, error.history, Ended)
@@ -192,7 +192,7 @@ def test_a_step_that_one_rank_does_not_skip_is_no_pass(error: Error, data: st.Da
 @quick
 @given(skipped(several), st.data())
 def test_a_rank_that_made_no_step_has_not_skipped(error: Error, data: st.DataObject) -> None:
-    """It failed before; the others cannot have agreed with it."""
+    """The rank failed before its first step; the others cannot have agreed with it."""
     rank = data.draw(others(st.sampled_from([r.rank for r in error.history]), error.rank))
     history = [
         record

@@ -36,7 +36,7 @@ def test_a_collective_too_many_is_named() -> None:
     assert "collective 1 of ranks 0 and 1: rank 0 makes none; rank 1 allreduce" in str(violation)
 
 
-def test_a_collective_that_is_told_twice_is_one_too_many() -> None:
+def test_a_collective_that_is_recorded_twice_is_one_too_many() -> None:
     (violation,) = judge.judge_same_trace([call(0, 0, "f"), call(0, 0, "f"), call(1, 0, "f")])
     assert "collective 1 of ranks 0 and 1: rank 0 allreduce" in str(violation)
 
@@ -56,7 +56,7 @@ def test_ranks_outside_of_a_group_are_not_asked() -> None:
     assert judge.judge_same_trace(history) == ()
 
 
-def test_a_difference_in_a_group_is_told_unless_all_ranks_differ_already() -> None:
+def test_a_difference_in_a_group_is_named_unless_all_ranks_differ_already() -> None:
     in_group = [Traced(r, "pair", (0, 2), 0, "allreduce", f"f{r}") for r in (0, 2)]
     (violation,) = judge.judge_same_trace(in_group)
     assert str(violation).startswith("collective 0 of ranks 0 and 2: ")
@@ -96,7 +96,7 @@ def test_what_loops_that_were_cut_off_did_not_come_to_is_not_judged() -> None:
     assert str(violation) == "step 0: lr differs: rank 0: 1; rank 1: 2"
 
 
-def test_decisions_are_told_alike_whatever_their_types() -> None:
+def test_decisions_are_written_alike_whatever_their_types() -> None:
     one = in_text({"lr": 1, "best": "a.ckpt", "sizes": (1, 2.0), "keep": {"a", "b"}, "at": {1: 2}})
     other = in_text(
         {
@@ -135,7 +135,7 @@ def test_a_rank_that_failed_before_its_first_step_has_not_skipped_with_the_other
     assert str(violation) == "rank 0 ended with exit code 0, although rank 0 raises in step 1"
 
 
-def test_what_is_waited_for_is_told() -> None:
+def test_what_is_waited_for_is_named() -> None:
     history = [
         *FIRST,
         Tripped(1, 1),
@@ -149,7 +149,7 @@ def test_what_is_waited_for_is_told() -> None:
     )
 
 
-def test_a_rank_that_left_is_not_said_to_wait() -> None:
+def test_a_rank_that_left_is_not_named_as_waiting() -> None:
     history = [*FIRST, Tripped(1, 1), LoopEnd(1, 1), Collective(0, 1, "x"), Collective(1, 1, END)]
     (violation,) = judge.judge_error_path(history)
     assert str(violation) == (
@@ -177,7 +177,7 @@ def test_a_rank_that_does_not_end_is_named_with_the_dead() -> None:
         )
 
 
-def test_a_rank_that_says_that_all_is_well_is_named() -> None:
+def test_a_rank_that_ends_as_if_all_were_well_is_named() -> None:
     (violation,) = judge.judge_death([*FIRST, Tripped(1, 1), *ended(0, -9)], "is killed")
     assert str(violation) == ("rank 0 ended with exit code 0, although rank 1 is killed in step 1")
     (violation,) = judge.judge_death([*FIRST, Tripped(1, 1), *ended(1, 0)], "raises")

@@ -156,7 +156,7 @@ def test_any_foreign_decision_is_named(loop: Loop, data: st.DataObject) -> None:
 @quick
 @given(loops(several), st.data())
 def test_any_rank_that_leaves_out_steps_is_named(loop: Loop, data: st.DataObject) -> None:
-    """From any step on, also from the first."""
+    """A rank leaves out its decisions from any step on, also from the first."""
     end = any_record(data, loop.history, StepEnd)
     later = [
         r

@@ -151,7 +151,7 @@ def test_padding_is_allowed_though_a_rank_makes_no_step() -> None:
     assert judge.judge_seeds([BEGIN, *steps], 41) == ()
 
 
-def test_runs_that_tell_no_last_parameters_are_no_pass() -> None:
+def test_runs_that_report_no_last_parameters_are_no_pass() -> None:
     both = [*WHOLE, *again(*WHOLE)]
     named = ["again: rank 0 reports no final parameters"]
     for lost in (END, again(END)[0]):

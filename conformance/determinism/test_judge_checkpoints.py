@@ -38,7 +38,7 @@ BEGIN = LoopParameters(0, "resumed", "begin", (WEIGHT,))
 
 
 def resumed(name: str, *, begin: Sketch = WEIGHT, end: Sketch = WEIGHT) -> list[Any]:
-    """The same two steps of both ranks."""
+    """Two steps, the same on both ranks."""
     history: list[Any] = []
     for rank in (0, 1):
         history.append(replace(BEGIN, rank=rank, run=name, sketches=(begin,)))

@@ -193,7 +193,7 @@ def test_final_parameters_that_are_not_reported_are_named() -> None:
     assert str(found) == f"{TO_ONE.resumed}: no rank reports final parameters"
 
 
-def test_a_loop_that_needs_no_checkpoint_is_told() -> None:
+def test_a_loop_that_needs_no_checkpoint_is_reported() -> None:
     def reason(begin: Sketch) -> str:
         return opens_nothing([*moved(TO_ONE), *leg(TO_ONE.emptied, 1, AFTER, begin)], [TO_ONE])
 

@@ -97,7 +97,7 @@ def sketches(draw: st.DrawFn) -> tuple[Sketch, ...]:
 
 
 def found_by_all(history: Sequence[Any]) -> dict[str, list[str]]:
-    """What each judge says, by its name; those that say nothing are left out."""
+    """The violations that each judge finds, by its name; judges that find none are left out."""
     found = {
         "repetition": judge.judge_same_run(history, "again"),
         "states": judge.judge_random_states(history, "again"),
@@ -121,7 +121,7 @@ def test_legal_trainings_pass(training: Training) -> None:
 
 @quick
 @given(world_sizes)
-def test_loops_that_tell_nothing_are_no_pass(world_size: int) -> None:
+def test_loops_that_report_nothing_are_no_pass(world_size: int) -> None:
     history = [DeviceMemory(rank, rank, rank, 0) for rank in range(world_size)]
     found = found_by_all(history)
     assert found.keys() == {"repetition", "states", "losses", "seeds", "memory"}

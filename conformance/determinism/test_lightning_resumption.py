@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Fit(LightningModule):
-    """A linear fit; Lightning shards the loader and tells its sampler the epoch."""
+    """A linear fit; Lightning shards the loader and sets the epoch of its sampler."""
 
     def __init__(self, case: Case) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Loops of which nothing can be said, with the reason."""
+"""Loops that cannot be judged, with the reason."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ CONTENT: dict[str, Any] = json.loads((DOCS / "ecosystem.json").read_text(encodin
 SHOWN = {library["name"]: library["parts"] for library in CONTENT["libraries"]}
 
 
-def test_page_and_document_say_the_same() -> None:
+def test_page_and_document_agree() -> None:
     assert (DOCS / "ecosystem.md").read_text(encoding="utf-8") == page.render(CONTENT)
 
 

@@ -102,7 +102,7 @@ def test_nothing_declared_allows_nothing() -> None:
         (lambda: Sampler(len, min_size=-1), "min_size=-1: give 0 or more"),
     ],
 )
-def test_sizes_that_say_nothing_are_named(subject: Callable[[], Subject], message: str) -> None:
+def test_sizes_that_prove_nothing_are_named(subject: Callable[[], Subject], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         subject()
 

@@ -1,4 +1,4 @@
-"""What of a subject's exceptions is a failure of its code, and what is said of it."""
+"""Which exceptions of a subject are failures of its code, and the texts for them."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_wrong_types_are_undecided(subject: Subject, text: str) -> None:
 
 
 def test_a_wrong_declaration_is_shown_at_the_users_line() -> None:
-    """A frame of a dataclass's constructor has no source, and ours say nothing to its author."""
+    """A frame of a dataclass's constructor has no source, and ours are of no use to its author."""
     with pytest.raises(ValueError, match="did you mean 'pads'") as caught:
         Sampler(strided, traits={"pad"})
     shown = caught.traceback.filter(caught)
@@ -133,7 +133,7 @@ def test_an_endless_sampler_is_a_violation(guarantee_id: str) -> None:
     assert "  size 1, epoch 0: rank 0 did not end the epoch within 18 batches" in text
 
 
-def test_a_violation_tells_guarantee_subject_and_evidence() -> None:
+def test_a_violation_names_guarantee_subject_and_evidence() -> None:
     text = the_verdict(Sampler(lambda case: range(case.size), name="everything"), GuaranteeError)
     lines = text.splitlines()
     assert lines[0] == "SMP-01 is broken by everything at world size 2:"

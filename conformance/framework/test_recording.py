@@ -89,7 +89,8 @@ def test_the_runs_that_were_asked_for_last_are_remembered() -> None:
 
 @pytest.mark.parametrize("bad", [0, 2])
 def test_a_rank_that_raises_between_exchanges_leaves_the_others_in_step(bad: int) -> None:
-    """It goes on to the exchange of the records, which the others may not take for another one."""
+    """The rank goes on to the exchange of the records, which the others may not take for another
+    one."""
 
     def body(ranks: SimulatedRanks) -> str:
         def act() -> None:

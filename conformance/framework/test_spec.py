@@ -1,4 +1,4 @@
-"""SPEC.md and the registry say the same."""
+"""SPEC.md and the registry agree."""
 
 from __future__ import annotations
 

@@ -60,7 +60,8 @@ def test_only_the_order_of_strings_differs(ddp: Ddp) -> None:
 
 @pytest.mark.ddp(world_size=1)
 def test_all_checks_are_imported_without_what_few_ranks_use() -> None:
-    """They take 1.2 s of CPU, which each fresh process of a check would need before its work."""
+    """The imports take 1.2 s of CPU, which each fresh process of a check would need before its
+    work."""
     assert in_process_of(0, slow_imports) == []
 
 
@@ -88,7 +89,7 @@ def test_a_process_is_where_the_rank_is(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.ddp(world_size=1)
-def test_what_ends_badly_is_told_and_ends_no_server() -> None:
+def test_what_ends_badly_is_reported_and_ends_no_server() -> None:
     server = in_process_of(0, server_of)
     with pytest.raises(RuntimeError, match=r"raised: ValueError: invalid literal"):
         in_process_of(0, functools.partial(int, "none"))
@@ -107,7 +108,7 @@ def test_what_ends_badly_is_told_and_ends_no_server() -> None:
         (signal.pause, -signal.SIGTERM),
     ],
 )
-def test_the_exit_code_is_told(function: Callable[[], object], code: int) -> None:
+def test_the_exit_code_is_reported(function: Callable[[], object], code: int) -> None:
     with contextlib.closing(Server(0).process(answers=False, seconds=0)) as process:
         process.run(function)
         if code < 0:
@@ -149,7 +150,7 @@ def test_a_process_has_the_exit_code_of_an_interpreter(program: str) -> None:
 
 @pytest.mark.ddp(world_size=1)
 def test_all_processes_have_one_parent(tmp_path: Path) -> None:
-    """As ranks under torchrun have: files may be named by its number."""
+    """Ranks under torchrun have one parent, too: files may be named by its number."""
     kept_there = [imported(tmp_path, "a")]
     parents = [
         in_process_of(0, os.getppid),
@@ -275,7 +276,7 @@ def test_what_no_fork_may_follow_is_imported_each_time(tmp_path: Path, more: str
 
 
 @pytest.mark.ddp(world_size=1)
-def test_imports_that_end_badly_are_told_each_time(tmp_path: Path) -> None:
+def test_imports_that_end_badly_are_reported_each_time(tmp_path: Path) -> None:
     raises = imported(tmp_path, "a", "raise ImportError('no such part')")
     dies = imported(tmp_path, "b", "import os; os._exit(3)")
     for _ in range(2):
@@ -290,7 +291,7 @@ def test_imports_that_end_badly_are_told_each_time(tmp_path: Path) -> None:
 def test_a_child_that_outlives_its_process_is_killed_and_keeps_no_caller(
     tmp_path: Path, keeps: bool
 ) -> None:
-    """As DataLoader workers do whose parent took too long: they hold the connection."""
+    """DataLoader workers outlive a parent that took too long, and hold the connection."""
     number = tmp_path / "child"
     kept = [imported(tmp_path, "a")] if keeps else []
     for _ in range(2):  # by a server that has begun to keep, and by one that has kept

@@ -31,7 +31,7 @@ def left_of_forks() -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.ddp(world_size=1)
-def test_a_fork_that_was_not_told_to_end_is_left() -> None:
+def test_a_fork_that_was_not_asked_to_end_is_left() -> None:
     ended, left = in_process_of(0, left_of_forks)
     assert ended == []
     assert left == ["a forked child process"]

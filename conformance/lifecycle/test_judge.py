@@ -46,7 +46,7 @@ def texts(found: object) -> list[str]:
 # ------------------------------------------------------------------ LIF-01
 
 
-def test_the_first_to_end_is_told_first() -> None:
+def test_the_first_to_end_is_named_first() -> None:
     history = [
         Happened(0, "wrap", "train.py:9"),
         Ended(0, 1, 1, False, "RuntimeError: closed", "DDP construction", "train.py:9"),
@@ -278,7 +278,7 @@ def test_a_run_of_no_rank_is_no_pass() -> None:
     assert texts(judge.judge_death_shows([])) == ["no rank failed: the end of no rank was seen"]
 
 
-def test_a_signal_without_a_name_is_told_by_its_number() -> None:
+def test_a_signal_without_a_name_is_shown_by_its_number() -> None:
     (text,) = texts(judge.judge_finished([Ended(0, 0, -35, False)]))
     assert text.startswith("rank 0 died of signal 35; ")
 

@@ -123,7 +123,7 @@ def steps(draw: st.DrawFn, number: int, names: tuple[str, ...], world_size: int)
 
 
 def found_by_all(program: Program, history: Sequence[Any]) -> dict[str, list[str]]:
-    """What each judge says, by its name; those that say nothing are left out."""
+    """The violations that each judge finds, by its name; judges that find none are left out."""
     found = {
         "finished": judge.judge_finished(history),
         "deliveries": judge.judge_deliveries(history, program.world_size, Terms(program.traits)),

@@ -86,9 +86,8 @@ def train_sharded(case: Case, leg: Leg, watch: Watch) -> None:
 
 
 def train_split(case: Case, leg: Leg, watch: Watch) -> None:
-    """Train with tensor parallelism: the ranks have the same samples, and the first one tells
-    them.
-    """
+    """Train with tensor parallelism: the ranks have the same samples, and the first reports
+    them."""
     strategy: Strategy = "tp" if dist.is_initialized() else "none"
     config = replace(config_of(case, leg), strategy=strategy, workers=0)
     train("operator", config, WatchAdapter(watch, leg.save_at, tells_samples=case.rank == 0))

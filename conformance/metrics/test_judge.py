@@ -253,7 +253,7 @@ def test_a_rank_without_any_collective_is_named() -> None:
     assert str(violation) == "collective 0: rank 0 allreduce, rank 1 nothing"
 
 
-def test_a_collective_that_is_told_twice_is_one_too_many() -> None:
+def test_a_collective_that_is_recorded_twice_is_one_too_many() -> None:
     calls = [Collective(rank, 0, "allreduce") for rank in (0, 1, 1)]
     (violation,) = judge_same_calls(calls)
     assert str(violation) == "collective 1: rank 0 nothing, rank 1 allreduce"

@@ -41,7 +41,7 @@ def last_day(case: Case) -> datetime:
 
 
 def untrained(features: int) -> WindowGNN:
-    """The same weights on all ranks."""
+    """A model that is not trained, with the same weights on all ranks."""
     torch.manual_seed(0)
     return WindowGNN(features, hidden=4)
 

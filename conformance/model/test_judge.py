@@ -59,7 +59,7 @@ def test_gradients_within_the_tolerance_pass() -> None:
 
 
 def test_what_rounding_leaves_of_a_gradient_of_zero_passes() -> None:
-    """Of a bias before a normalisation, beside gradients of 4."""
+    """A bias before a normalisation has such a gradient, here beside gradients of 4."""
     alone = replace(ALONE, values=(*ALONE.values, ("norm.bias", (-1.5e-8, 3e-6))))
     rounded = (*ALONE.values, ("norm.bias", (2e-6, -1e-5)))
     assert judge.judge_gradients([alone, replace(alone, alone=False, values=rounded)], 1e-4) == ()
@@ -159,7 +159,7 @@ def test_a_reduction_in_the_last_pass_passes() -> None:
 
 
 def test_collectives_that_every_pass_has_are_those_of_the_forward_pass() -> None:
-    """As of SyncBatchNorm."""
+    """SyncBatchNorm, for example, has collectives in every forward pass."""
     history = [replace(seen, collectives=2 + seen.collectives) for seen in ACCUMULATED]
     assert judge.judge_accumulation(history) == ()
     history = [replace(seen, collectives=2) for seen in ACCUMULATED]
@@ -309,6 +309,40 @@ def test_the_optimizers_of_a_step_are_compared_one_by_one() -> None:
     assert judge.judge_gradients([*alone, *(replace(g, alone=False) for g in alone)], 1e-4) == ()
     (text,) = texts(judge.judge_gradients([*alone, replace(second, alone=False)], 1e-4))
     assert text == "step 1, rank 0: the gradient of weight has 7, of one process -4"
+
+
+def test_optimizers_of_hooks_may_be_called_in_another_order() -> None:
+    """Each is compared by its own parameters; others may have their gradients, or not yet."""
+    early = replace(ALONE, values=(("weight", (1.0,)), ("bias", ())), owned=("weight",))
+    late = replace(ALONE, values=(("weight", ()), ("bias", (2.0,))), owned=("bias",))
+    first = replace(late, alone=False, values=(("weight", ()), ("bias", (2.0,))))
+    second = replace(early, alone=False, values=(("weight", (1.0,)), ("bias", (2.0,))))
+    assert judge.judge_gradients([early, late, first, second], 1e-4) == ()
+    wrong = replace(first, values=(("weight", ()), ("bias", (9.0,))))
+    assert texts(judge.judge_gradients([early, late, wrong, second], 1e-4)) == [
+        "step 1, rank 0: the gradient of bias has 9, of one process 2"
+    ]
+    assert judge.judge_gradients([early, late, second, replace(second, step=1)], 1e-4)
+
+
+def test_what_a_subclass_makes_of_gradients_in_its_step_counts() -> None:
+    before = replace(ALONE, alone=False, values=WRONG)
+    after = replace(ALONE, alone=False, taken="in the step")
+    inside = replace(ALONE, taken="in the step")
+    assert judge.judge_gradients([ALONE, inside, before, after], 1e-4) == ()
+    spoilt = replace(after, values=WRONG)
+    assert judge.judge_gradients(
+        [ALONE, inside, replace(before, values=ALONE.values), spoilt], 1e-4
+    )
+
+
+def test_a_layer_that_another_stage_unfreezes_later_need_not_be_here() -> None:
+    frozen = State(1, judge.WRAPPING, (("head", "a"), ("leave", "a"), ("late", "a")))
+    late = [replace(one, values=(*one.values, ("late", (4.0,)))) for one in (OF_STAGES[1], OF_BOTH)]
+    history = [*STAGES, TIED, OF_STAGES[0], *late]
+    assert judge.judge_gradients([*history, frozen], 1e-4) == ()
+    here = replace(frozen, rank=0)
+    assert judge.judge_gradients([*history, frozen, here], 1e-4)
 
 
 def test_nothing_that_could_be_judged_is_no_pass() -> None:

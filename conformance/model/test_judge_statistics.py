@@ -63,7 +63,7 @@ def test_a_run_that_broke_off_before_its_first_step_is_left_to_its_end() -> None
     assert texts([]) == []
 
 
-def test_without_the_single_process_nothing_is_said() -> None:
+def test_without_the_single_process_nothing_is_found() -> None:
     assert texts(SEEN) == []
 
 

@@ -21,7 +21,7 @@ from ddp_conformance.model.history import (
 )
 from ddp_conformance.model.judge import WRAPPING, after_step
 from ddp_conformance.model.judge_updates import judge_updates, update_unknown
-from ddp_conformance.model.taking_over import farthest_beyond_unit
+from ddp_conformance.model.taking_over import Followed, farthest_beyond_unit
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -160,3 +160,16 @@ def test_the_element_that_is_farthest_off_is_given() -> None:
     narrow = torch.tensor([1.0], dtype=torch.bfloat16)
     assert farthest_beyond_unit(narrow + 2.0**-7, narrow, narrow) is None
     assert farthest_beyond_unit(narrow + 2.0**-6, narrow, narrow) == (1.015625, 1.0, 2.0**-7)
+
+
+# ------------------------------------------------------------------ which calls belong together
+
+
+def test_a_call_takes_the_gradients_of_the_same_optimizer() -> None:
+    """Hooks may call one process's optimizers in another order; else the place decides."""
+    a, b = frozenset({"a"}), frozenset({"b"})
+    kept = Followed([], owned={(1, 0): a, (1, 1): b, (2, 0): a, (2, 1): a})
+    assert kept.call_like((1, 0), b, []) == (1, 1)
+    assert kept.call_like((1, 1), a, [(1, 1)]) == (1, 0)
+    assert [kept.call_like((2, place), a, []) for place in (0, 1)] == [(2, 0), (2, 1)]
+    assert kept.call_like((1, 0), a | b, []) == (1, 0)

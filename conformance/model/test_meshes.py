@@ -129,7 +129,8 @@ def step_of(plan: str, optimizer: str, fault: str, case: Case) -> Made:
 
 
 def named(plan: str, optimizer: str, fault: str) -> Callable[[Case], Made]:
-    """At the top level of this module, from where launched ranks import it."""
+    """Return a function that launched ranks can import, as it is at the top level of this
+    module."""
 
     def make(case: Case) -> Made:
         return step_of(plan, optimizer, fault, case)

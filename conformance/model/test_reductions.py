@@ -39,7 +39,7 @@ def in_bfloat16(case: Case) -> Any:
 
 _MODULES = "tensor_parallel", "narrow", "vocabularies"
 SHARED = tuple(f"ddp_conformance.model.mutants.{name}" for name in _MODULES)
-"""Their ranks share their samples: what all have is not reduced."""
+"""Modules of mutants whose ranks share their samples: what all have is not reduced."""
 
 LEGAL = [
     once(averages_by_rank_one),

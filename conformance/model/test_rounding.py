@@ -16,7 +16,7 @@ from ddp_conformance.model.judge import judge_gradients
 from ddp_conformance.model.judge_decisions import judge_decisions
 from ddp_conformance.model.judge_statistics import judge_statistics
 from ddp_conformance.model.mutants.narrow import at_the_kink, in_autocast
-from ddp_conformance.model.rounding_limits import measured
+from ddp_conformance.model.rounding_limits import is_repeated, measured
 
 (MOD_02,) = [check for check in all_checks() if check.id == "MOD-02"]
 
@@ -42,7 +42,7 @@ def test_the_largest_difference_of_further_runs_counts() -> None:
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
-def test_what_is_no_number_says_nothing(wrong: float) -> None:
+def test_what_is_no_number_is_not_measured(wrong: float) -> None:
     assert [*measured(PLAIN, [moved(wrong, wrong, wrong)])] == []
 
 
@@ -81,3 +81,18 @@ def test_a_tolerance_that_is_stated_is_the_limit(make: Any) -> None:
     with pytest.raises(GuaranteeError, match="MOD-02 is broken by"):
         MOD_02(TrainStep(make, tolerance=1e-4))
     MOD_02(TrainStep(make))
+
+
+def test_a_run_repeats_another_also_where_it_has_no_number() -> None:
+    run = [replace(GRADIENTS, values=(("weight", (float("nan"),)),)), replace(GRADIENTS, step=2)]
+    again = [replace(GRADIENTS, values=(("weight", (float("nan"),)),)), replace(GRADIENTS, step=2)]
+    assert is_repeated(run, again)
+    assert not is_repeated(run, [run[0], GRADIENTS])
+
+
+def test_what_a_subclass_makes_in_its_step_is_measured_in_place_of_what_it_got() -> None:
+    got = replace(GRADIENTS, values=(("weight", (8.0,)),))
+    made = replace(got, values=(("weight", (1.0,)),), taken="in the step")
+    moved = replace(made, values=(("weight", (1.5,)),))
+    (rounded,) = measured([got, made], [[got, moved]])
+    assert rounded.gradients == ((0, "weight", 0.5),)

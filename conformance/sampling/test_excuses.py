@@ -76,7 +76,7 @@ def first_twice(case: Case) -> list[int]:
 
 
 def first_of_two(case: Case) -> list[int]:
-    """Of each rank's samples the first comes twice, and the last never."""
+    """Each rank's samples, of which the first comes twice, and the last never."""
     own = list(range(case.rank, case.size, case.world_size))
     return [*own[:1], *own[:-1]]
 

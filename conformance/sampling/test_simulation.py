@@ -121,7 +121,7 @@ def test_the_usual_sizes_are_uneven() -> None:
 
 @pytest.mark.parametrize("guarantee", ["SMP-01", "SMP-02", "SMP-03", "SMP-04"])
 def test_simulated_ranks_kill_the_samplers_mutants_too(guarantee: str) -> None:
-    """Not all of them: some defects need real ranks or many samples."""
+    """Simulated ranks kill some of the mutants: some defects need real ranks or many samples."""
     mutants = [m.subject for m in all_mutants() if m.guarantee == guarantee]
     killed = [subject.name for subject in mutants if broken_by(subject, guarantee)]
     assert killed

@@ -71,7 +71,7 @@ def test_nothing_to_judge_is_a_violation() -> None:
     assert words(judge.judge_fixed_validation([])) == ["no validation sample was delivered"]
 
 
-def test_a_counter_that_moves_alone_is_told_from_one_that_stays() -> None:
+def test_a_counter_that_moves_alone_is_distinguished_from_one_that_stays() -> None:
     stayed = [sample(0), sample(1, announced_version=2), sample(2, announced_version=3)]
     assert words(judge.judge_fresh(stayed)) == [
         "all training samples are of version 1, while the counter went from 1 to 3"

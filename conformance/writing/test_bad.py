@@ -58,7 +58,7 @@ class CannotFetch(Prepares):
 
 
 class WaitsWhilePreparing(Prepares):
-    """A barrier in the hook that one rank runs."""
+    """A data module with a barrier in the hook that one rank runs."""
 
     def prepare_data(self) -> None:
         super().prepare_data()
@@ -66,7 +66,7 @@ class WaitsWhilePreparing(Prepares):
 
 
 class WaitsWhilePreparingSecondMachine(Prepares):
-    """The same, and only where rank 0 is elsewhere."""
+    """A data module with a barrier in the hook, only where rank 0 is on another machine."""
 
     def prepare_data(self) -> None:
         super().prepare_data()

@@ -50,7 +50,7 @@ def test_what_was_half_there_is_named_once_for_each_record() -> None:
     ]
 
 
-def test_files_without_a_record_are_not_said_to_have_a_last_one() -> None:
+def test_files_without_a_record_have_no_last_one_in_the_text() -> None:
     (violation,) = judge.judge_atomic([Glimpse(0, 2, -1, "", "save.py:3")])
     assert str(violation) == (
         "while rank 0 makes record 2, after save.py:3: no record can be read, not even 1"

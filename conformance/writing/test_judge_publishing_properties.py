@@ -90,7 +90,7 @@ def test_any_moment_in_which_the_files_are_not_whole_is_named(
 
 @st.composite
 def guards(draw: st.DrawFn) -> list[Guarded]:
-    """In each of several stages one rank acts, always the same, or all refuse."""
+    """Records of several stages: in each the same one rank acts, or all refuse."""
     world_size = draw(several)
     acting = draw(st.integers(0, world_size - 1))
     stages = draw(st.lists(words, min_size=2, max_size=4, unique=True))

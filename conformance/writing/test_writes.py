@@ -46,7 +46,7 @@ def test_what_is_touched_and_linked_is_heard(tmp_path: Path) -> None:
     assert list(log.written()) == [Written(name, False, claim) for name, claim in claims.items()]
 
 
-def test_what_is_still_there_and_what_is_a_lock_is_told(tmp_path: Path) -> None:
+def test_what_is_still_there_and_what_is_a_lock_is_reported(tmp_path: Path) -> None:
     with writes_below(tmp_path) as log:
         for name in ("soft", "hard", "range", "marked", "gone"):
             (tmp_path / name).touch()

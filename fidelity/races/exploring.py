@@ -19,11 +19,11 @@ FOUND = re.compile(r"schedule (\d+) of \d+")
 REPLAY = re.compile(r"Replay:\s+--ddp-schedule='([^']+)'")
 UNSTABLE = re.compile(r"fails in (\d+) of (\d+) runs without a hold")
 HOLDS = re.compile(r"explored with (\d+) holds?")
-"""In the summary: how many holds there were."""
+"""Finds in the summary how many holds there were."""
 BOUNDED = re.compile(r"(\d+) of them ended by a bound")
-"""In the summary: how many of them ended by time."""
+"""Finds in the summary how many holds ended by time."""
 UNDECIDED = re.compile(r"^ddp: undecided: ", re.MULTILINE)
-"""In the summary, for each failure that may be no race."""
+"""Finds in the summary each failure that may be no race."""
 
 
 @dataclass(frozen=True, slots=True)

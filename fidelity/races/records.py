@@ -20,14 +20,14 @@ class Program:
     ranks: int
     is_race: bool
     source: str = ""
-    """Where the shape of a race was seen."""
+    """The place at which a race of this shape was seen."""
     kinds: tuple[str, ...] = ()
     twin: str = ""
     """The race of which a legal program is the mended form."""
     arguments: tuple[str, ...] = ()
-    """Options of pytest, without which it cannot be run several times in a session."""
+    """Options of pytest, without which the program cannot be run several times in a session."""
     delays: tuple[Delay, ...] = ()
-    """Under all of them together a race fails, and under none of several alone."""
+    """Delays under all of which together a race fails, and under none of several alone."""
 
     @property
     def path(self) -> Path:

@@ -190,7 +190,7 @@ def root_cause(counts: Mapping[int, tuple[GroupCount, ...]], calls: ByRank) -> R
 
 
 def suspicions(counts: Mapping[int, tuple[GroupCount, ...]], calls: ByRank) -> list[str]:
-    """Pairs of similar collectives that some ranks seem to have called in swapped order.
+    """Sentences about similar collectives that ranks seem to have called in swapped order.
 
     Ranks may reach a collective from different lines, so this is no verdict.
     """
@@ -328,7 +328,7 @@ def _at(pieces: tuple[str, ...], member: int) -> str:
 
 
 def _family(call: CallRecord) -> str:
-    """The operation of which it is a form, as forms are the same to the backend."""
+    """The operation of which a call is a form, as forms are the same to the backend."""
     return operation_of_form(call.operation)
 
 

@@ -24,9 +24,9 @@ class Place(NamedTuple):
     rank: int
     size: int
     root: int | None
-    """None if it is unknown, or if there is none."""
+    """The root of the collective; None if it is unknown, or if there is none."""
     numel: int | None
-    """Elements of all its tensors; None if unknown."""
+    """Elements of all tensors of the collective; None if unknown."""
 
 
 class NeedRow(NamedTuple):

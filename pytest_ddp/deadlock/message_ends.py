@@ -30,7 +30,7 @@ class _End(NamedTuple):
 
 
 class _Mailbox(NamedTuple):
-    """Where a receive finds messages."""
+    """The group, the receiver and the tag of messages, by which a receive finds them."""
 
     group: str
     receiver: int

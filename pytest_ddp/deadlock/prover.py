@@ -80,7 +80,8 @@ class Need:
     wait: PendingOperation
     other: int
     contradiction: str
-    """How the other rank's collective at the same place differs, in a word; or empty."""
+    """How the other rank's collective at the place of the wait differs, in a word; empty if it does
+    not."""
     is_sure: bool
     """Whether the wait cannot end without the other rank, or only perhaps."""
 
@@ -196,7 +197,7 @@ def _contradiction(wait: PendingOperation, theirs: PendingOperation | None) -> s
 
 
 def _counterpart(wait: PendingOperation, other: RankStatus) -> PendingOperation | None:
-    """The other rank's collective at the same place; None if it is not known."""
+    """The collective that another rank has at the place of a wait; None if it is not known."""
     if wait.peer is not None:  # receives have numbers of their own
         return None
     place = wait.group, wait.number
@@ -205,7 +206,7 @@ def _counterpart(wait: PendingOperation, other: RankStatus) -> PendingOperation 
 
 
 def _differ(mine: object, other: object) -> bool:
-    """True if both are known and they differ."""
+    """True if two values are known and differ."""
     return mine is not None and other is not None and mine != other
 
 
@@ -225,7 +226,8 @@ def _root_cause(needs: list[Need], probed: Mapping[int, ProbedRank]) -> RootCaus
 
 
 def _kinds(wait: PendingOperation, probed: Mapping[int, ProbedRank]) -> Iterator[list[int]]:
-    """The ranks that did the same at the place of a wait; last, those that did not reach it."""
+    """Yield the ranks that did the same at the place of a wait; last, those that did not reach
+    it."""
     kinds: list[tuple[PendingOperation, list[int]]] = [(wait, [])]
     absent = []
     for member in wait.members:
@@ -342,10 +344,10 @@ class TimeoutSnapshot:
     ended: bool
     """Whether the rank has run its part of the test to the end."""
     suspended: bool
-    """Whether a signal has stopped its process."""
+    """Whether a signal has stopped the rank's process."""
     busy: bool | None
-    """Whether its process used the processor between the probes, or only lacked one; None for a
-    process that cannot be looked at, such as one on another machine."""
+    """Whether the rank's process used the processor between the probes, or only lacked one; None
+    for a process that cannot be looked at, such as one on another machine."""
     before: RankStatus | None
     """The answer to the first probe; None if there was none."""
     now: RankStatus | None
@@ -366,7 +368,7 @@ class TimeoutSnapshot:
 
     @property
     def remark(self) -> str:
-        """More about its state, as a predicate; or empty."""
+        """More about the rank's state, as a predicate; empty if nothing more is known."""
         if self.state == "suspended":
             return "is suspended: a signal such as SIGSTOP has stopped its process"
         if self.state != "silent":

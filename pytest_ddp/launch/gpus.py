@@ -52,7 +52,7 @@ class Share:
 
     @property
     def suffix(self) -> str:
-        """Suffix of its note's file name."""
+        """Suffix of the file name of the share's note."""
         return "" if self.of == 1 else f".{self.index + 1}-of-{self.of}"
 
     @property
@@ -130,9 +130,9 @@ def _opened(folder: Path, name: str) -> int:
 
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 _SMI_OF_WSL = "/usr/lib/wsl/lib/nvidia-smi"
-"""Where Windows installs it; this folder is not in the PATH of services and cron."""
+"""The path at which Windows installs ``nvidia-smi``; services and cron do not have it in PATH."""
 _SMI_TIMEOUT = 60.0
-"""Seconds; a driver that must first wake eight GPUs takes some ten."""
+"""Seconds for ``nvidia-smi``; a driver that must first wake eight GPUs takes some ten."""
 LEASE_INTERVAL = 0.05
 """Seconds between two attempts to lease GPUs that are busy."""
 _QUEUE = "queue"
@@ -150,7 +150,7 @@ class Gpu:
 
     @property
     def name(self) -> str:
-        """The name of what CUDA enumerates for it: the GPU, or its first instance."""
+        """The name by which CUDA enumerates the GPU: its own, or that of its first MIG instance."""
         return self.instances[0] if self.instances else self.uuid
 
 

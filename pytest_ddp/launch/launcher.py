@@ -144,7 +144,7 @@ class Launcher:
         return gpus.lease(world.world_size, limit=limit, holder=holder, ranks_per_gpu=ranks_per_gpu)
 
     def where(self, world: World) -> str:
-        """The machines of its ranks, as a sentence; empty in a session on one machine."""
+        """The machines of a world's ranks, as a sentence; empty in a session on one machine."""
         return ""
 
     def new_port(self, world: World) -> Port:

@@ -106,17 +106,18 @@ class RankProcess:
     ready: bool = False
     returncode: int | None = None
     environment: dict[str, str] = field(default_factory=dict)
-    """The torchrun variables in the last message to it."""
+    """The torchrun variables in the last message to the rank."""
     store: str | None = None
-    """Name of the store of its process group; None if it has no group that may be reused."""
+    """Name of the store of the rank's process group; None if it has no group that may be reused."""
     keys: int = 0
-    """Number of the test since which that store keeps its keys."""
+    """Number of the test since which the process group's store keeps its keys."""
     open: dict[MessageRoute, int] = field(default_factory=dict)
-    """Sends and receives, between all ranks of its pool, that wide fixtures have not ended yet."""
+    """Sends and receives, between all ranks of the pool, that wide fixtures have not ended yet."""
     spoiled: bool = False
-    """Whether tests have left others on a group that is kept for such a fixture."""
+    """Whether tests have left other messages on a group that is kept for a wide fixture."""
     holds_group: bool = False
-    """Whether a fixture that is up after its last test used the process group in its set-up."""
+    """Whether a fixture that is up after the rank's last test used the process group in its
+    set-up."""
     needs_peers: bool = False
     """Whether a fixture is up that requests ``ddp``."""
     module_state: str = ""
@@ -124,17 +125,17 @@ class RankProcess:
     altered: str = ""
     """What planned runs have changed in this rank for good, in a word; empty if none has."""
     test: str = ""
-    """Node id of the last test that it began; empty if it has begun none."""
+    """Node id of the last test that the rank began; empty if it has begun none."""
     dying: float = 0.0
-    """When its fatal stack was seen (monotonic clock); 0 if there is none."""
+    """When the rank's fatal stack was seen (monotonic clock); 0 if there is none."""
     captured: dict[str, int] = field(default_factory=dict)
     lost: float = 0.0
-    """When its channel closed (monotonic clock); 0 if it is open."""
+    """When the rank's channel closed (monotonic clock); 0 if it is open."""
     condemned: str = ""
-    """Why the controller killed it, as a predicate; empty if it did not."""
+    """Why the controller killed the rank, as a predicate; empty if it did not."""
 
     refuses_terminal: ClassVar[str] = ""
-    """Why descriptors of the terminal cannot be handed to it; empty if they can."""
+    """Why descriptors of the terminal cannot be handed to the rank; empty if they can."""
 
     def __post_init__(self) -> None:
         self.files = RankFiles()
@@ -155,11 +156,11 @@ class RankProcess:
         serves: tuple[int, ...],
         file: tuple[int, ...],
     ) -> None:
-        """Send it the order to run a test.
+        """Send the rank the order to run a test.
 
         Args:
             test: the message for all ranks.
-            environment: its torchrun variables.
+            environment: the rank's torchrun variables.
             serves: the socket on which it serves a store; empty if it serves none.
             file: the file of a new store of the process group; empty if there is none.
         """
@@ -174,12 +175,13 @@ class RankProcess:
         return None
 
     def here(self, moment: float) -> float:
-        """Convert a moment from the wall clock of its machine to ours; seconds since the epoch."""
+        """Convert a moment from the wall clock of the rank's machine to ours; seconds since the
+        epoch."""
         machine = self.machine
         return moment if machine is None or machine.clock is None else machine.clock.here(moment)
 
     def is_stuck_in_death(self, now: float) -> bool:
-        """True if it has written a fatal stack longer than the limit ago, and still lives.
+        """True if the rank has written a fatal stack longer than the limit ago, and still lives.
 
         After the Python stack, torch's handler runs and allocates memory: if the thread died
         inside the allocator, the handler waits for ever.
@@ -201,7 +203,7 @@ class RankProcess:
                 os.kill(self.pid, number)
 
     def glance(self) -> tuple[str, float]:
-        """The state letter of its main thread, and the processor time of all threads in seconds.
+        """The state letter of the main thread, and the processor time of all threads in seconds.
 
         Both from ``/proc``; the letter is empty if that cannot be read.
         """
@@ -212,12 +214,12 @@ class RankProcess:
         return fields[0], (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def kill_group(self) -> None:
-        """Kill it with its children, for the case that the host is dead."""
+        """Kill the rank with its children, for the case that the host is dead."""
         if self.pid is not None and not self.gone:
             processes.kill_group(self.pid)
 
     def close(self) -> None:
-        """Close its channel and its files."""
+        """Close the rank's channel and its files."""
         self.channel.close()
         for descriptor in self.captured.values():
             os.close(descriptor)

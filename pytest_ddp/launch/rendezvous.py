@@ -70,7 +70,7 @@ class Port:
 
 
 def open_port(world: World) -> Port:
-    """A port of this machine, for a world with all ranks on it."""
+    """Listen on a free port of this machine, for a world whose ranks are all on it."""
     listening = listen(world.world_size)
     return Port(LOOPBACK, listening.getsockname()[1], listening)
 

@@ -23,7 +23,8 @@ running may write for ever."""
 _LONGEST = 1 << 16
 """Characters of an unfinished line that are kept back; a longer one is shown in pieces."""
 _LINE_END = re.compile(r"(\r*\n|\r+(?=[^\r\n]))")
-"""A progress bar overwrites its line with ``\\r``: each state of it is a line of its own here."""
+"""Matches the end of a line. A progress bar overwrites its line with ``\\r``: each of its states is
+a line here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Text:
     """Output of a rank on a standard stream."""
 
     moment: float
-    """When it was read (monotonic clock)."""
+    """When the text was read (monotonic clock)."""
     stream: str
     """``stdout`` or ``stderr``"""
     text: str
@@ -46,7 +47,7 @@ class LoggedPiece:
     """A log record of a rank."""
 
     moment: float
-    """When it was logged."""
+    """When the record was logged (monotonic clock)."""
     logged: Logged
     prefix: str
 

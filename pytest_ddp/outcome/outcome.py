@@ -81,24 +81,25 @@ class RankOutcome:
     began_at: str = ""
     """``file:line in function`` of the user's code that began this phase; empty if unknown."""
     seen_at: str = ""
-    """Where a probe found the main thread in this phase; empty if none did."""
+    """``file:line in function`` where a probe found the main thread in this phase; empty if none
+    did."""
     raised: str = ""
     """The exception that had come out of its last phase: ``ValueError: text``; empty if none."""
     problem: str = ""
-    """Why it could not begin (for NOT_BEGUN)."""
+    """Why the test could not begin on the rank (for NOT_BEGUN)."""
     done: Done | None = None
     status: RankStatus | None = None
     """The rank's last answer to a probe."""
     trace: str = ""
-    """The events that it wrote for ``--ddp-trace``; empty without this option."""
+    """The events that the rank wrote for ``--ddp-trace``; empty without this option."""
     machine: Machine | None = None
-    """None in a session on one machine."""
+    """The rank's machine; None in a session on one machine."""
     setup_only: bool = False
-    """Whether no call was to follow its setup (``--setup-only``, ``--setup-plan``)."""
+    """Whether no call was to follow the setup (``--setup-only``, ``--setup-plan``)."""
 
     @property
     def ended_well(self) -> bool:
-        """True if its part ended as the test intended."""
+        """True if the rank's part ended as the test intended."""
         return self.ending in (Ending.DONE, Ending.ANNOUNCED)
 
 
@@ -135,7 +136,7 @@ class HangKind(enum.StrEnum):
     """Why ranks can never go on. A string, as it crosses to another process as JSON."""
 
     MISMATCH = "mismatch"
-    """At one place in a group's sequence, the ranks' collectives do not fit together."""
+    """The ranks' collectives at one place in a group's sequence do not fit together."""
     FOR_ENDED = "for ended"
     """The ranks wait for a rank that has ended the test."""
     FOR_EACH_OTHER = "for each other"
@@ -167,7 +168,7 @@ class Expiry:
     unknown: str = ""
     """Why there are no culprits."""
     remarks: dict[int, str] = field(default_factory=dict)
-    """More about a rank's state, as a predicate."""
+    """More about the state of each of these ranks, as a predicate."""
 
 
 class MessageRoute(NamedTuple):
@@ -175,9 +176,9 @@ class MessageRoute(NamedTuple):
 
     group: str
     members: tuple[int, ...]
-    """Global ranks, as are the next two fields."""
+    """Global ranks of the group."""
     sender: int
-    """-1 for a receive from any rank."""
+    """The global rank that sends; -1 for a receive from any rank."""
     receiver: int
     tag: int
 
@@ -188,7 +189,7 @@ class UnmatchedMessages:
 
     route: MessageRoute
     count: int
-    """How many; below zero for receives."""
+    """The number of sends; below zero that of receives."""
     site: str
     """``file:line`` of the last one; empty if a fixture began it before the test."""
 
@@ -213,7 +214,7 @@ class Finding:
     consequence: str = ""
     """Sentences on what would happen."""
     fix: str = ""
-    """A sentence."""
+    """What to do, in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +234,7 @@ class RunOutcome:
     timeout: float | None = None
     """The timeout in seconds, if it ended the test."""
     expiry: Expiry | None = None
-    """What the ranks were doing then."""
+    """What the ranks were doing at the timeout; None if it did not end the test."""
     hang: Hang | None = None
     """The proof, if the controller stopped the ranks because they could never end."""
     mismatch: str = ""
@@ -258,7 +259,7 @@ class RunOutcome:
     notes: tuple[str, ...] = ()
     """Sentences for the failure text: a retried rendezvous, a rank's replacement."""
     docs_url: str = ""
-    """Where the documentation is, for the text; empty for nowhere."""
+    """The address of the documentation, for the failure text; empty if there is none."""
     heading: str = ""
     """Lines above the text of a failure, of a plugin that has planned several runs; or empty."""
     closing: str = ""
@@ -271,12 +272,16 @@ class RunOutcome:
 
 def ranks_text(ranks: Iterable[int]) -> str:
     """``rank 1``, ``ranks 0-2``, ``ranks 0, 2``."""
-    numbers = sorted(set(ranks))
+    numbers = {*ranks}
+    return ("rank " if len(numbers) == 1 else "ranks ") + ", ".join(spans(numbers))
+
+
+def spans(numbers: Iterable[int]) -> list[str]:
+    """``0-2`` and ``5`` for these four numbers."""
     runs: list[list[int]] = []
-    for number in numbers:
+    for number in sorted(numbers):
         if runs and runs[-1][-1] == number - 1:
             runs[-1].append(number)
         else:
             runs.append([number])
-    spans = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
-    return ("rank " if len(numbers) == 1 else "ranks ") + ", ".join(spans)
+    return [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]

@@ -26,7 +26,7 @@ class World:
     """The GPU of each rank, as index into its machine's visible ones; None where ranks have no
     GPU."""
     init: bool
-    """Whether its ranks have a default process group of the plugin's."""
+    """Whether the world's ranks have a default process group of the plugin's."""
     keeps_group: bool = False
     """Whether a default group that a test has made stays for later tests, as under torchrun."""
     device: str = "cpu"
@@ -36,13 +36,13 @@ class World:
 
     @property
     def gpus(self) -> frozenset[tuple[int, int]]:
-        """The GPUs of its ranks, each with the number of its machine."""
+        """The GPUs of the world's ranks, each with the number of its machine."""
         devices = self.devices or ()
         return frozenset(zip(self.nodes or (0,) * len(devices), devices, strict=False))
 
     @property
     def shares_gpus(self) -> bool:
-        """Whether two of its ranks are on one GPU."""
+        """Whether two of the world's ranks are on one GPU."""
         return len(self.gpus) < len(self.devices or ())
 
     def local_rank(self, rank: int) -> int:
@@ -90,7 +90,7 @@ class Session:
     options: Json
     """Options that plugins have set after the command line was parsed."""
     basetemp: str
-    """Each rank makes its own base for ``tmp_path_factory`` below it."""
+    """The folder below which each rank makes its own base for ``tmp_path_factory``."""
     verbose_output: bool
     """True under ``-s``: the host, and a world's only rank, write directly to the terminal."""
     seed: int = 0
@@ -168,7 +168,7 @@ class StartRank:
     """True if the rank serves the env:// rendezvous from its start on; the listening socket is
     attached."""
     traces: bool = False
-    """The same as in :class:`Session`, as is ``measured``."""
+    """``traces`` of :class:`Session`; ``measured`` is taken from there, too."""
     measured: CoverageSettings | None = None
 
 
@@ -206,7 +206,8 @@ class RankExited:
     returncode: int
     """The exit code, or minus the signal's number."""
     why: str = ""
-    """What else is known of its end, as a predicate; for example that its machine was lost."""
+    """What else is known of the rank's end, as a predicate; for example that its machine was
+    lost."""
 
 
 @dataclass(frozen=True)
@@ -214,12 +215,12 @@ class Clock:
     """How the clocks of another machine stand to those of node 0, as far as it was measured."""
 
     ahead: int
-    """Nanoseconds by which its monotonic clock is ahead."""
+    """Nanoseconds by which the machine's monotonic clock is ahead."""
     wall_ahead: int
-    """Nanoseconds by which its wall clock is ahead."""
+    """Nanoseconds by which the machine's wall clock is ahead."""
     uncertainty: int
     """Nanoseconds by which both may be off."""
 
     def here(self, moment: float) -> float:
-        """A moment on its wall clock, on node 0's; in seconds."""
+        """Convert a moment from the machine's wall clock to node 0's; in seconds."""
         return moment - self.wall_ahead / 1e9

@@ -26,10 +26,10 @@ _formatter = logging.Formatter()
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A record as it is sent."""
+    """A log record as a rank sends it."""
 
     moment: float
-    """When it was logged (monotonic clock)."""
+    """When the record was logged (monotonic clock)."""
     when: str | None
     """The phase, as in pytest's ``set_when``."""
     fields: dict[str, Any]

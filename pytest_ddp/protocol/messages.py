@@ -88,7 +88,7 @@ _E = TypeVar("_E", bound=BaseException)
 
 
 def coded(error: _E, code: str) -> _E:
-    """The error with the code of its kind of failure, which its report has too."""
+    """Return the error with the code of its kind of failure, which its report has too."""
     vars(error)[CODE] = code
     return error
 
@@ -176,9 +176,9 @@ class RunTest:
     environment: dict[str, str]
     """The torchrun variables of this rank that have changed since the last message."""
     env: dict[str, str]
-    """What the mark adds to them, for this test only."""
+    """Environment variables that the mark sets, for this test only."""
     is_planned: bool
-    """Whether it is one of several runs of an item: a report then has nothing of the others."""
+    """Whether this is one of several runs of an item: a report then has nothing of the others."""
     driven: bool
     """The pytest process decides how often the test runs, instead of a plugin in the rank."""
     shares_module_state: bool
@@ -191,7 +191,7 @@ class RunTest:
     tmp_path: str
     """The folder that all ranks of the test share; made by the first rank that needs it."""
     own_tmp_path: bool
-    """Each rank has a folder of its own below it instead."""
+    """Whether each rank has a folder of its own below ``tmp_path`` instead."""
     serve_store: bool
     """True if the listening socket of the env:// rendezvous is attached, for the rank that serves
     it: a new socket, unless the last test's was never used."""
@@ -238,7 +238,7 @@ class Finish:
 
 @dataclass(frozen=True)
 class RankReady:
-    """The rank waits for its first test. Descriptors of its capture files are attached."""
+    """A rank waits for its first test. Descriptors of its capture files are attached."""
 
     serial: int
     pid: int
@@ -301,7 +301,8 @@ class SubtestReported:
     values: dict[str, str]
     """The subtest's parameters, as pytest shows them."""
     report: Json | None
-    """None if it passed without any output, and this test has sent such a report before."""
+    """The report; None if the subtest passed without any output, and this test has sent such a
+    report before."""
     start: float
     """Seconds since the epoch, as ``stop``."""
     stop: float
@@ -425,7 +426,7 @@ class Done:
     from_plugins: Json = field(default_factory=dict)
     """Data of plugins in the rank for those in the pytest process, by name."""
     traffic: Traffic | None = None
-    """None if there were neither sends nor receives, which is nearly always so."""
+    """The test's sends and receives; None if there were none, which is nearly always so."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ class CodeLine(NamedTuple):
     file: str
     line: int
     function: str = ""
-    """Empty if it is not known."""
+    """The function of the line; empty if it is not known."""
 
     @classmethod
     def read(cls, text: str) -> CodeLine | None:
@@ -89,15 +89,15 @@ class PendingOperation:
     """Global rank of the sender, for a receive."""
     tag: int | None
     site: str
-    """``file:line`` of the user code that called it."""
+    """``file:line`` of the user code that called the operation."""
     root: int | None = None
     """Global rank of the source or destination, for a collective that has one and was called from
     Python."""
     ends_in: float | None = None
-    """Seconds until a timeout ends it, at least; None if none was found."""
+    """Seconds until a timeout ends the operation, at least; None if no timeout was found."""
 
     def may_end_within(self, seconds: float) -> bool:
-        """True if a timeout may end it within this time."""
+        """True if a timeout may end the operation within this time."""
         return self.ends_in is not None and self.ends_in < seconds
 
 
@@ -126,9 +126,9 @@ class MessageCounts:
     """0 where the backend matches without tags."""
     count: int
     wide: int
-    """How many of them fixtures wider than the test began in their set-up."""
+    """How many of these messages fixtures wider than the test began in their set-up."""
     site: str
-    """``file:line`` of the user's code that began the last one."""
+    """``file:line`` of the user's code that began the last of these messages."""
 
 
 @dataclass(frozen=True)
@@ -167,10 +167,10 @@ class Traffic:
 
     messages: tuple[MessageCounts, ...]
     lost: bool
-    """True if the work of one of them, or of a functional collective, was dropped without a wait
-    for it."""
+    """True if the work of a message, or of a functional collective, was dropped without a wait for
+    it."""
     unclear: bool
-    """True if a fixture's thread may have begun some of them, which belong to no test."""
+    """True if a fixture's thread may have begun some of the messages, which belong to no test."""
     dropped: tuple[Dropped, ...] = ()
     shapes: tuple[MessageShape, ...] = ()
     order: tuple[int, ...] = ()
@@ -202,7 +202,8 @@ class NewGroup:
     """A process group that a test has made, on a rank that is a member."""
 
     number: int
-    """Among those of the test on that rank, also those of which it is no member, from 1."""
+    """The number of the group among those that the test has made on that rank, with those of which
+    it is no member, from 1."""
     members: tuple[int, ...]
 
 
@@ -214,7 +215,7 @@ class ForkedWait:
     """``DataLoader worker 0``, ``process Process-1``."""
     operation: str
     site: str
-    """``file:line`` of the user code that called it."""
+    """``file:line`` of the user code that called the operation."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,7 @@ class Raised:
     kind: str
     """``ValueError``; with its module, if that is not ``builtins``."""
     message: str
-    """The first line of its text, cut; empty if it has none."""
+    """The first line of the exception's text, cut; empty if it has none."""
     place: str
     """``file:line in function`` of the user code that raised it."""
 
@@ -239,8 +240,8 @@ class Handled(Raised):
     """An exception for which a rank runs an ``except``, ``finally`` or ``__exit__``."""
 
     first: Raised | None = None
-    """The first exception of its chain (``raise ... from``, or raised in a handler); None if it has
-    no other one."""
+    """The first exception of the chain (``raise ... from``, or raised in a handler); None if the
+    chain has no other one."""
 
     def __str__(self) -> str:
         return f"{self.words}, raised after {self.first.words}" if self.first else self.words
@@ -280,7 +281,7 @@ class RankStatus:
     engaged_name: str = ""
     """The public name of that operation: ``send``, ``new_group``; empty if it has none."""
     engaged_receiver: int | None = None
-    """Global rank, if it is a send to a known one."""
+    """Global rank of the receiver, if the operation is a send to a known one."""
     beside_name: str = ""
     """The public name of the first operation in ``beside``; empty if it has none."""
     beside: str = ""
@@ -289,15 +290,15 @@ class RankStatus:
     handled: Handled | None = None
     """The exception that the main thread handles, or one for which it waits."""
     backwards: int = 0
-    """How many backward passes its main thread has begun in this test."""
+    """How many backward passes the rank's main thread has begun in this test."""
     in_backward: bool = False
-    """The main thread is in one of them."""
+    """Whether the main thread is in a backward pass."""
     dropped: tuple[Dropped, ...] = ()
     forked: tuple[ForkedWait, ...] = ()
     new_groups: tuple[NewGroup, ...] = ()
     missing_store: str = ""
-    """``host:port`` of a store that it has not reached, where torchrun's variables make all ranks
-    clients."""
+    """``host:port`` of a store that the rank has not reached, where torchrun's variables make all
+    ranks clients."""
 
 
 @dataclass(frozen=True)
@@ -318,12 +319,12 @@ class CallRecord:
     """What each member gets, as ``4 x float32``, in group order; a single entry if all get the
     same. Empty for operations that are not made of pieces."""
     receives: tuple[str, ...] = ()
-    """What is expected of each member, in the same form."""
+    """What is expected of each member, in the form of ``sends``."""
 
 
 @dataclass(frozen=True)
 class Calls:
-    """The last collectives of a test, in answer to :class:`RequestCalls`."""
+    """The last collectives of a test on one rank: the answer to :class:`RequestCalls`."""
 
     test: int
     calls: tuple[CallRecord, ...]

@@ -35,14 +35,15 @@ _BEGINS = tuple((area * AREA + 1, area * AREA + 1 + _SLOT) for area in _AREAS)
 
 @dataclass(frozen=True)
 class StatusNote:
-    """The contents of a page."""
+    """The contents of a rank's page."""
 
     phase: str = ""
     """``call: DDP construction``: pytest's phase, then the narrower ones; empty before any."""
     site: str = ""
     """``file:line in function`` of the user code that began the narrowest phase."""
     seen: str = ""
-    """Where a probe has found the main thread since then, in the same form; empty if none has."""
+    """``file:line in function`` where a probe has found the main thread in this phase; empty if
+    none has."""
     raised: str = ""
     """The exception that came out of pytest's phase: ``ValueError: text``; empty if none did."""
     cut_off: bool = False
@@ -50,7 +51,7 @@ class StatusNote:
 
 
 class StatusPage:
-    """The writing side, in a rank."""
+    """The page of a rank, for the rank that writes it."""
 
     def __init__(self, path: str) -> None:
         """Make the file; if that is impossible, notes are lost and no test fails."""

@@ -104,7 +104,7 @@ class Distance(NamedTuple):
 def assert_close(
     gather: Gather, rank: int, value: Any, limits: tuple[float, float] | None, name: str
 ) -> None:
-    """See :meth:`pytest_ddp.Ddp.assert_close`, and ``assert_same`` for the limits (0, 0)."""
+    """Implement :meth:`pytest_ddp.Ddp.assert_close`, and ``assert_same`` by the limits (0, 0)."""
     held = leaves(value)
     if len(set(gather(digest(held)))) == 1:
         return
@@ -127,7 +127,7 @@ def assert_close(
 
 
 def assert_differ(gather: Gather, value: Any) -> None:
-    """See :meth:`pytest_ddp.Ddp.assert_differ`."""
+    """Implement :meth:`pytest_ddp.Ddp.assert_differ`."""
     equal = [ranks for ranks in _grouped(gather(digest(leaves(value)))) if len(ranks) > 1]
     if equal:
         shown = gather(_cut(" ".join(_text(value).split()), 0))

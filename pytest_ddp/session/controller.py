@@ -50,7 +50,7 @@ from pytest_ddp.verdict.rank_failure import exit_text
 _LAST_TEARDOWN = 60.0
 """Seconds for the wide fixtures of all ranks at a normal end."""
 _INTERRUPTED_TEARDOWN = 1.0
-"""Seconds for the same after Ctrl-C, when a user waits."""
+"""Seconds for the wide fixtures of all ranks after Ctrl-C, when a user waits."""
 _LOST_WITH_HOST = (
     "{end} between two tests or after the last one, and the ranks with it: fixtures wider than a "
     "test were not torn down, exit handlers did not run.\n"
@@ -63,10 +63,10 @@ class Attempt:
 
     reports: list[pytest.TestReport]
     outcome: RunOutcome | None = None
-    """None if it did not run on ranks."""
+    """What was observed; None if the test did not run on ranks."""
     diagnoses: tuple[Diagnosis, ...] = ()
     problem: str = ""
-    """Why it could not run on ranks; or empty."""
+    """Why the test could not run on ranks; empty if it could."""
     codes: tuple[str, ...] = ()
     """The codes of the attempt's failures."""
 

@@ -188,7 +188,7 @@ def listening_level(config: pytest.Config) -> int | None:
 
 
 def _handlers(config: pytest.Config) -> list[logging.Handler]:
-    """Those of pytest's handlers that show or write their records."""
+    """pytest's handlers of log records, without those that show and write nothing."""
     plugin: Any = config.pluginmanager.get_plugin("logging-plugin")
     if plugin is None:
         return []
@@ -216,7 +216,7 @@ class Display:
         self._when: str | None = ""
         self._path_rank = 0
         self._paths: list[Path] = []
-        """Log files that this rank has set in the running test."""
+        """Log files that rank ``_path_rank`` has set in the running test."""
 
     def take(self, source: Source, pieces: list[Piece]) -> None:
         """Take pieces that were read from a source."""

@@ -23,7 +23,7 @@ class PlannedRun:
     """One run of a test: a full attempt, with a ``tmp_path`` and a timeout of its own."""
 
     name: str
-    """Shown beside the test while it runs."""
+    """The name of the run, which is shown beside the test while it runs."""
     item: pytest.Item | None = None
     """The ddp test to run, which may be deselected; None for the one of the plan."""
     sent: Mapping[str, Any] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class RunResult:
     """What plugins in the ranks have returned from ``pytest_ddp_test_ended``, by rank; ranks that
     died or did not end are missing."""
     codes: tuple[str, ...]
-    """The codes of its failures, such as ``DDP-001``."""
+    """The codes of the run's failures, such as ``DDP-001``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class ItemVerdict:
     heading: str = ""
     """Lines above the text of a failure of that run; the first is shown in the short summary."""
     closing: str = ""
-    """Lines below that text."""
+    """Lines below the text of a failure of that run."""
     error: str = ""
     """The text of an error in the item's set-up."""
     skip: str = ""

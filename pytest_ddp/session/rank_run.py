@@ -54,13 +54,13 @@ class RankRun:
             self.reports[Phase(report.when)] = TimedReport(report, at)
 
     def take_subtest(self, report: pytest.TestReport | None, at: float) -> None:
-        """Take the report of a subtest, after which the rank goes on, whatever it says."""
+        """Take the report of a subtest, after which the rank goes on, whatever its outcome."""
         if report is not None:
             self._put_here(report)
             self.subtests.append(TimedReport(report, at))
 
     def _put_here(self, report: pytest.TestReport) -> None:
-        """Have its times be those of our clock."""
+        """Convert the times of a report to those of our clock."""
         # One that the rank made of an interrupt has none.
         if report.start > 0:
             report.start = self.process.here(report.start)

@@ -115,7 +115,7 @@ def start_limit(timeout: float) -> float:
 
 
 def may_import(processes: Iterable[RankProcess], nodeid: str) -> bool:
-    """Whether some rank is new, or ran a test of another file last.
+    """Whether a rank may have to import a test's file: it is new, or ran another file's test last.
 
     The import of the test file does not count as time of the test, and it may fail on one rank
     alone, by what earlier tests left there.
@@ -124,7 +124,7 @@ def may_import(processes: Iterable[RankProcess], nodeid: str) -> bool:
 
 
 def is_new(store: str | None, processes: Iterable[RankProcess]) -> bool:
-    """Whether there is a store, and not all of these ranks have a group by it yet."""
+    """Whether there is a store by which one of these ranks has no process group yet."""
     return store is not None and any(process.store != store for process in processes)
 
 
@@ -252,7 +252,8 @@ class RunRequests:
     def _next_of_world(
         self, item: pytest.Item, next_item: pytest.Item | None, world: World
     ) -> tuple[pytest.Item | None, bool]:
-        """The next test on the same ranks; and False if None only means that it is unknown."""
+        """The next test on the ranks of a world; and False if None only means that it is
+        unknown."""
         if next_item is None:
             return None, True
         if hasattr(self._config, "workerinput"):

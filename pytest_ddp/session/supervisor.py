@@ -316,7 +316,7 @@ class Supervisor:
         self._retire([process for process in leaving if process not in dead], when)
 
     def _with_peers(self, leaving: list[RankProcess]) -> list[RankProcess]:
-        """These ranks, with their whole pool if its fixtures need all ranks in their set-up.
+        """Return these ranks, and their whole pool if its fixtures need all ranks in their set-up.
 
         A new rank would set up its fixture alone, and wait for its peers for ever.
         """

@@ -140,7 +140,8 @@ class TerminalQueue:
                 self._lift_timeouts()
 
     def leave(self, process: RankProcess, returned: ReturnTerminal | None = None) -> None:
-        """A rank has left its debugger, or its process has ended."""
+        """Take the terminal back from a rank that has left its debugger, or whose process has
+        ended."""
         if process in self._waiting:
             self._waiting.remove(process)
         if process is not self._holder:

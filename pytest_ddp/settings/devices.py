@@ -37,7 +37,7 @@ class Choice:
 
     @property
     def is_exclusive(self) -> bool:
-        """Whether its backend refuses ranks that share a GPU."""
+        """Whether the chosen backend refuses ranks that share a GPU."""
         return _EXCLUSIVE in _names(self.backend)
 
     def layout(self, world_size: int) -> tuple[int, ...] | None:

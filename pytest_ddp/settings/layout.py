@@ -1,4 +1,4 @@
-"""Where the ranks of a session can run, and on which GPUs. Pure."""
+"""The machines and GPUs on which the ranks of a session can run. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_ddp.settings.rules import MAX_LOCAL_WORLD_SIZE, WorldSize
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the ranks of one test run."""
+    """The machines and GPUs of one test's ranks, or why it cannot run."""
 
     world_size: int
     """Number of ranks; 0 if it is that of GPUs, and there are none."""
@@ -59,7 +59,7 @@ class OneMachine(Layout):
     gpus: int
     """Number of GPUs that torch can use."""
     kind: str = "cuda"
-    """What torch calls them."""
+    """torch's device type of these GPUs."""
 
     @property
     def max_world_size(self) -> int:

@@ -95,7 +95,7 @@ class MarkArgument:
     """An argument of the mark that a plugin adds."""
 
     check: Callable[[object], object]
-    """Returns the value to keep, or raises a ValueError whose text says what is allowed."""
+    """Returns the value to keep, or raises a ValueError whose text is what is allowed."""
     help: str
     """A clause for ``pytest --markers``, such as ``limit is in seconds``."""
 
@@ -165,7 +165,7 @@ def read_mark(node: pytest.Item, options: Options) -> Mark | None:
 
 
 def make_test(item: pytest.Item) -> None:
-    """Make a ddp test of one without a mark, where a plugin says so."""
+    """Make a ddp test of one without a mark, where a plugin asks for it."""
     if item.get_closest_marker("ddp") is not None:
         return
     made: DdpTest | None = item.config.hook.pytest_ddp_make_test(item=item)

@@ -36,7 +36,7 @@ class CheckCollectives(enum.StrEnum):
 
 
 class Unsupported(enum.StrEnum):
-    """The end of ddp tests on a system that cannot run ranks."""
+    """How ddp tests end on a system that cannot run ranks: as errors, or skipped."""
 
     ERROR = "error"
     SKIP = "skip"
@@ -50,7 +50,7 @@ class StartMethod(enum.StrEnum):
 
 
 class Import(enum.StrEnum):
-    """Where the user's own code is imported."""
+    """The processes that import the user's own code: each rank, or their host once."""
 
     RANK = "rank"
     HOST = "host"
@@ -84,11 +84,11 @@ class Options:
     device: str | None = None
     """Kind of device for marks that name neither one nor a backend of one; None to see."""
     ranks_per_gpu: int = 1
-    """How many ranks may share a GPU, for marks that do not say."""
+    """How many ranks may share a GPU, for marks without this argument."""
     unsupported: Unsupported = Unsupported.ERROR
-    """What ddp tests are where ranks cannot run."""
+    """How ddp tests end where ranks cannot run."""
     docs_url: str = ""
-    """Where the documentation is, for failure texts; empty for nowhere."""
+    """The address of the documentation, for failure texts; empty if there is none."""
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Options:
@@ -104,7 +104,8 @@ class Options:
         return cls(**read)
 
     def usable_start_method(self) -> StartMethod:
-        """The option's value; spawn with an editor's debugger, whose threads forbid a fork."""
+        """The start method of the session: the option's value; spawn with an editor's debugger,
+        whose threads forbid a fork."""
         return StartMethod.SPAWN if editors.is_attached() else self.start_method
 
 

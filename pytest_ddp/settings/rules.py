@@ -215,7 +215,7 @@ def check_url_or_empty(value: object) -> str:
 
 
 def check_rank(value: object) -> int | None:
-    """A rank; None for an empty text."""
+    """Return a rank that is given as text or number; None for an empty text."""
     if value == "":
         return None
     text = str(value)
@@ -225,7 +225,7 @@ def check_rank(value: object) -> int | None:
 
 
 def check_local_size_or_none(value: object) -> int | None:
-    """A number of ranks on one machine, as text or number; None for an empty text."""
+    """Return a number of ranks on one machine, given as text or number; None for an empty text."""
     if value == "":
         return None
     text = str(value)

@@ -35,7 +35,7 @@ _FILES: dict[str, tuple[tuple[int, int | None], ...]] = {
 
 
 def files_of(event: str, arguments: tuple[Any, ...]) -> list[Given]:
-    """The files that a call opens, changes, makes, lists or locks; none of another event.
+    """The files that a call opens, changes, makes, lists or locks; empty for another event.
 
     Of a link it is the new name, of a renaming both.
     """
@@ -49,7 +49,7 @@ def files_of(event: str, arguments: tuple[Any, ...]) -> list[Given]:
 
 
 def opens_to_write(mode: Any, flags: Any) -> bool:
-    """Of the event ``open``."""
+    """Whether a file is opened to be written, by the arguments of the audit event ``open``."""
     if isinstance(flags, int):
         return bool(flags & (os.O_WRONLY | os.O_RDWR))
     return bool(set(str(mode)) & set("wax+"))
@@ -79,14 +79,14 @@ Look: TypeAlias = Callable[[Any, int | None, str], None]
 """Called with a path, the descriptor of its folder, and the name of the function that looks."""
 
 _LOOKS = ("stat", "lstat", "access")
-"""In ``os``, where ``os.path`` and ``pathlib`` find them."""
+"""Functions of ``os`` that look at a file, also for ``os.path`` and ``pathlib``."""
 
 _KINDS = ("supports_follow_symlinks", "supports_dir_fd", "supports_fd", "supports_effective_ids")
 """Sets in ``os``, in which ``shutil`` looks for what a function can do."""
 
 
 def follow_looks(before: Look) -> Callable[[], None]:
-    """Have it called before each look whether there is a file; returns what ends that."""
+    """Have ``before`` called before each look at a file; returns the function that ends this."""
     undo = [_replaced(name, before) for name in _LOOKS]
 
     def end() -> None:
@@ -97,7 +97,7 @@ def follow_looks(before: Look) -> Callable[[], None]:
 
 
 def _caller() -> str:
-    """Who calls the function that calls this one; of pathlib's methods, the one that asks."""
+    """The name of the function that looks: two calls up, or that which has called ``Path.stat``."""
     frame: Any = _getframe(2)
     asks_by_stat = frame.f_code is getattr(Path.stat, "__code__", None)
     name: str = (frame.f_back if asks_by_stat else frame).f_code.co_name

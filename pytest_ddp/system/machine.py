@@ -30,7 +30,7 @@ class MachineFault(NamedTuple):
     """Something about this machine that breaks ddp tests."""
 
     cause: str
-    """A sentence without its full stop."""
+    """The cause, as a sentence without its full stop."""
     fix: str
 
     def __str__(self) -> str:

@@ -40,7 +40,7 @@ class Process:
     command: str
     """The process's command line; for a forked process, its parent's."""
     name: str
-    """The kernel's name for it: the program's, or one that the process has set."""
+    """The kernel's name for the process: the program's, or one that the process has set."""
 
 
 def children(pid: int | None = None) -> list[Process]:

@@ -140,7 +140,7 @@ def _in_unit(nanoseconds: float) -> tuple[str, str]:
 
 
 WIDTH = 1216
-"""Pixels: a page of 1280 without its margins."""
+"""Pixels of the picture's width: a page of 1280 without its margins."""
 _LEFT, _RIGHT = 104, WIDTH - 26
 _TOP = 34
 _PHASE, _CALL = 16, 24
@@ -185,7 +185,7 @@ class Lane:
     track: Track
     top: float
     phases: float
-    """Height of its rows of phases."""
+    """Pixels of the height of the lane's rows of phases."""
     rows: Sequence[Sequence[Collective]]
 
     @property
@@ -279,7 +279,7 @@ def _axis(scale: Scale, bottom: float) -> Iterator[str]:
 
 
 def _in_silence(scale: Scale, x: float) -> bool:
-    """True where the label would overlap that of a silence."""
+    """True where a label would overlap that of a silence."""
     return any(s.silent and s.left - 16 < x < s.right + 16 for s in scale.segments)
 
 
@@ -469,7 +469,7 @@ def _hover(lines: Sequence[str]) -> str:
 
 _STYLE = BASE + PICTURE + RANKS
 _LEGEND, _END = '<ul class="legend">', "</figure>"
-"""Where the picture of a page begins and ends."""
+"""Texts of a page with which its legend and picture begin and end."""
 
 
 def page(timeline: Timeline) -> str:
@@ -505,7 +505,7 @@ def embedded(page: str, *, first: bool) -> str:
 
 
 def index(pages: Mapping[str, str], traces: Iterable[str]) -> str:
-    """The page of the folder.
+    """The page that lists all pages and traces of a folder.
 
     Args:
         pages: the beginning of each page of a failed test, by the name of its file.

@@ -48,11 +48,11 @@ class TracedPhase:
 
     name: str
     depth: int
-    """0 for setup, call and teardown."""
+    """How many phases the phase is inside of; 0 for setup, call and teardown."""
     begin: int
     end: int
     site: str = ""
-    """``file:line`` that began it; empty for pytest's own phases."""
+    """``file:line`` that began the phase; empty for pytest's own phases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Collective:
 
     @property
     def bytes(self) -> int | None:
-        """The bytes of those elements; None for a dtype that has no size here."""
+        """The bytes of the collective's elements; None for a dtype that has no size here."""
         size = SIZES.get(self.dtype or "")
         return None if size is None or self.elements is None else size * self.elements
 
@@ -266,7 +266,7 @@ class Track:
     """Nanoseconds by which all times of the rank may be off, as they are from another machine's
     clock."""
     is_lost: bool = False
-    """Whether its machine was lost, and with it the last of its events."""
+    """Whether the rank's machine was lost, and with it the last of its events."""
 
     @property
     def name(self) -> str:

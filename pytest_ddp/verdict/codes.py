@@ -23,10 +23,10 @@ class Entry:
     code: str
     title: str
     texts: tuple[str, ...]
-    """How its error texts begin, or what stands in them; ``...`` for what varies."""
+    """How texts of such a failure begin, or what stands in them; ``...`` for what varies."""
     meaning: str
     causes: tuple[str, ...]
-    """Likely ones, commonest first."""
+    """Likely causes, commonest first."""
     fixes: tuple[str, ...]
     message: str = ""
     """A regular expression that finds an exception of torch or Python by its first line; empty for
@@ -554,11 +554,11 @@ OF_HANG = {
 
 
 def pointer(code: str, docs_url: str) -> str:
-    """The line of a failure text that says where the code is explained.
+    """The line of a failure text that names the place where the code is explained.
 
     Args:
         code: the code.
-        docs_url: where the documentation is, with a slash at its end; empty for nowhere.
+        docs_url: address of the documentation, with a slash at its end; empty if there is none.
     """
     return f"{code}: {explained_at(code, docs_url)}"
 

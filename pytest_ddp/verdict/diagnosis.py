@@ -126,11 +126,11 @@ class Disagreement:
 
     kind: Kind
     text: str
-    """Laid out; its first line is the verdict."""
+    """The text, laid out; its first line is the verdict."""
     code: str = ""
-    """One of :mod:`pytest_ddp.verdict.codes`; empty for none."""
+    """A code of :mod:`pytest_ddp.verdict.codes`; empty for none."""
     advice: str = ""
-    """How to fix it, in sentences; or empty."""
+    """How to fix the test, in sentences; or empty."""
 
     @property
     def verdict(self) -> str:
@@ -166,9 +166,9 @@ class Failure:
     """Path and line (from 1) of a disagreement."""
     others: tuple[UntroubledRank, ...] = ()
     notes: tuple[str, ...] = ()
-    """Sentences for the end."""
+    """Sentences for the end of the text."""
     after: Phase | None = None
-    """The phase of the test's first failure; None if that is this one."""
+    """The phase of the test's first failure; None if this phase is the first that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +182,11 @@ class RankDiagnosis:
     phase: str
     """``call: DDP construction``; empty for a rank that has ended."""
     collective: str
-    """The collective in which it waits, ``all_reduce #7 of the default group``; or empty."""
+    """The collective in which the rank waits, ``all_reduce #7 of the default group``; or empty."""
     group: str
-    """Name of that process group, as torch has it."""
+    """Name of the collective's process group, as torch has it."""
     number: int | None
-    """Number of that collective on its group in this test, from 1."""
+    """Number of the collective on its group in this test, from 1."""
     place: str
     """``file:line in function`` of the user's code, short; empty if unknown."""
     said: str
@@ -195,11 +195,11 @@ class RankDiagnosis:
     signal: str
     """``SIGSEGV``, or empty."""
     operator: str
-    """The native code in which it crashed: ``the operator at::_ops::...``; or empty."""
+    """The native code in which the rank crashed: ``the operator at::_ops::...``; or empty."""
     stack: tuple[stack_dumps.Frame, ...]
     """The most informative stack, most recent call first; empty if there is none."""
     handling: str = ""
-    """The exception that it handled: ``ValueError: ...``; or empty."""
+    """The exception that the rank handled: ``ValueError: ...``; or empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,8 @@ class Diagnosis:
     phase: Phase
     kind: Kind
     code: str
-    """One of :mod:`pytest_ddp.verdict.codes`; empty for an exception or a finding without one."""
+    """A code of :mod:`pytest_ddp.verdict.codes`; empty for an exception or a finding without
+    one."""
     verdict: str
     """The verdict, in one sentence."""
     hint: str
@@ -227,7 +228,7 @@ class Diagnosis:
 
 
 def is_doubtful(outcome: RunOutcome, diagnoses: Sequence[Diagnosis]) -> bool:
-    """Whether there was more than exceptions in the call, after which all ranks went on."""
+    """Whether a test had more than exceptions in the call after which all ranks went on."""
     lost = any(not rank.ended_well for rank in outcome.ranks)
     plain = {(Kind.FAILURE, Phase.CALL), (Kind.FINDING, Phase.CALL)}
     return lost or any((found.kind, found.phase) not in plain for found in diagnoses)
@@ -259,7 +260,7 @@ def diagnose_failure(failure: Failure) -> Diagnosis:
 
 
 def _details(failure: Failure) -> list[str]:
-    """What a plugin says below the verdict, without indents."""
+    """The lines of a plugin's finding below the verdict, without indents."""
     if failure.disagreement is None or failure.disagreement.kind is not Kind.FINDING:
         return []
     return [line.strip() for line in failure.disagreement.text.splitlines()[1:]]

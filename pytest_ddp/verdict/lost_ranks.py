@@ -26,7 +26,7 @@ from pytest_ddp.verdict.representation import Entry, MarkedLine, laid_out, raw, 
 def entries_of_lost_rank(
     trouble: RankFailure, label: str, oom: str, width: int, *, first_of_all: bool
 ) -> list[Entry]:
-    """The entries for a lost rank; the verdict says already how the ``first_of_all`` ended."""
+    """The entries for a lost rank; the verdict has already how the ``first_of_all`` ended."""
     rank = trouble.rank
     lines = [] if first_of_all or trouble.stopped else [f"{label} {describe(trouble)}"]
     lines += explanations(rank, oom)
@@ -177,7 +177,7 @@ def frame_lines(stack: stack_dumps.Stack) -> Iterator[str]:
 
 
 def _outline(calls: Sequence[tuple[Frame, int]]) -> list[tuple[Frame, int]]:
-    """The calls that say what libraries did: the last, the first, and the steps between them.
+    """The calls that show what libraries did: the last, the first, and the steps between them.
 
     A step is the innermost public function of a file, since wrappers and helpers are mostly in the
     same file, or private. The steps nearest to the last call are preferred.

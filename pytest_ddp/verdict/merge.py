@@ -73,7 +73,7 @@ class RankPhase:
 
     @property
     def reason(self) -> str:
-        """Why it was skipped, or why a failure was expected; empty for other states."""
+        """Why the rank was skipped, or why a failure was expected; empty for other states."""
         if self.state is PhaseState.SKIPPED and self.report is not None:
             return message_of(self.report.longrepr).removeprefix("Skipped: ")
         return self.expectation.removeprefix("reason: ")
@@ -218,7 +218,7 @@ class Decision:
     parts: tuple[RankPhase, ...]
     troubles: tuple[RankFailure, ...] = ()
     disagreement: Disagreement | None = None
-    """Why it failed, if it did on no single rank."""
+    """Why the phase failed, if it did on no single rank."""
     wasxfail: str | None = None
     stands_for_call: bool = False
     """True for a failed setup, after which some ranks may have gone on to their call."""

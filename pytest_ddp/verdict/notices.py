@@ -133,11 +133,11 @@ class DdpWarning(pytest.PytestWarning):
 
     __module__ = "pytest_ddp"  # as filters name it
     about: SpawnedRanks | None = None
-    """The fact that it tells of, for programs."""
+    """The fact behind the warning, for programs; None if the text is all."""
 
 
 class Messages:
-    """Passes them to pytest, each one once, however many ranks sent it.
+    """Passes messages of ranks to pytest, each one once, however many ranks sent it.
 
     Messages that differ only in addresses count as one.
     """
@@ -189,7 +189,8 @@ class Messages:
                 self._note(rank, message)
 
     def _note(self, rank: int, note: XmlNoted) -> None:
-        """Write it once; if ranks set an attribute to different values, that of the lowest rank."""
+        """Write a note once; if ranks set an attribute to different values, that of the lowest
+        rank."""
         from _pytest.junitxml import xml_key  # noqa: PLC0415 - few need it
 
         xml = self._config.stash.get(xml_key, None)
@@ -264,7 +265,8 @@ class Messages:
 
 
 def _is_ignored(message: Warned) -> bool:
-    """Whether a filter ignores it, of the session or of the mark of the test that runs now."""
+    """Whether a filter ignores a warning, of the session or of the mark of the test that runs
+    now."""
     with warnings.catch_warnings(record=True) as shown:
         try:
             warnings.warn_explicit(

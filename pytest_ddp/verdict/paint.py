@@ -57,9 +57,9 @@ def paint(reports: Iterable[pytest.TestReport]) -> None:
 @dataclass(eq=False)
 class _Painted(ReprEntryNative):
     has_verdict: bool
-    """Whether it begins with the verdict."""
+    """Whether the entry begins with the verdict."""
     marks: dict[int, tuple[int, str]]
-    """Where a rank's state stands in each line, and the state; empty for a whole line."""
+    """The column and the state that is marked there, by line; an empty state for a whole line."""
 
     def toterminal(self, tw: TerminalWriter) -> None:
         in_verdict = self.has_verdict

@@ -24,7 +24,7 @@ _TOGETHER = 0.2
 """Seconds within which ranks reach the same line after they left the same collective."""
 
 LONGEST_VERDICT = 300
-"""Characters; an exception's first line may be a whole tensor."""
+"""Characters of a verdict at most; an exception's first line may be a whole tensor."""
 
 _LAST_WORDS = 100_000
 """Characters of stderr to search: room for torch's C++ stack after what() of an exception."""
@@ -113,7 +113,7 @@ class RankFailure:
 
     @property
     def code(self) -> str:
-        """The code that the exception has by itself; empty for one of others."""
+        """The code that the plugin has given the exception; empty for exceptions of others."""
         return str(getattr(self.report, CODE, ""))
 
     @property
@@ -169,7 +169,7 @@ class RankFailure:
 
     @property
     def where(self) -> str:
-        """Where the rank was lost, as the end of a sentence; empty if unknown."""
+        """The place at which the rank was lost, as the end of a sentence; empty if unknown."""
         if (frame := self.user_frame) is not None:
             beside = self.report is None and stack_dumps.is_outside_test_thread(self.rank.stacks)
             return f"in a thread beside the test, begun at {frame}" if beside else f"at {frame}"
@@ -181,7 +181,7 @@ class RankFailure:
 
     @property
     def user_frame(self) -> stack_dumps.Frame | None:
-        """The line of the user's code where it was; None if unknown."""
+        """The line of the user's code where the rank was; None if unknown."""
         if self.report is not None:
             own = _raised_at(self.report.longrepr)
         else:

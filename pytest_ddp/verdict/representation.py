@@ -33,9 +33,9 @@ class MarkedLine(str):
     """A line of which a part is marked: a rank's state, or the line of a stack that matters."""
 
     state: str
-    """Empty for a line that is marked as a whole."""
+    """The rank's state in the line; empty for a line that is marked as a whole."""
     at: int
-    """Where in the line the state stands."""
+    """The column at which the state begins in the line."""
 
     def __new__(cls, text: str, state: str = "", at: int = 0) -> Self:
         self = super().__new__(cls, text)

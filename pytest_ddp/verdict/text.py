@@ -71,7 +71,7 @@ def _laid_out(cells: Sequence[tuple[str, ...]], inline: int) -> Iterator[str]:
 
 
 class FailureText(NamedTuple):
-    """The text of a failed phase."""
+    """The text of a failed phase, as pytest represents it, and its marked lines."""
 
     longrepr: ReprExceptionInfo
     marks: list[tuple[int, int, int, str]]
@@ -206,7 +206,7 @@ def _other_ranks(failure: Failure, diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _is_shown(state: str | None, words: str) -> bool:
-    """Whether a rank's state in the table says the same as these words."""
+    """Whether a rank's state in the table means the same as these words."""
     return state == words or (state == "ended" and words == "passed")
 
 

@@ -13,11 +13,11 @@ from torch.distributed.rendezvous import rendezvous
 log = logging.getLogger(__name__)
 
 _LIMIT = timedelta(seconds=30)
-"""Seconds until the rank that says it has done so."""
+"""Seconds that the other ranks wait for the one that calls ``say``."""
 
 
 def say_once(say: Callable[[], None], *, is_first: bool) -> None:
-    """Have one rank ``say`` it, and the others wait until it has.
+    """Have one rank call ``say``, and the others wait until it has.
 
     torchrun stops all ranks when one has ended, and would stop the one that is to speak. Its
     store is there before any process group, and after: the first rank to come speaks. Under

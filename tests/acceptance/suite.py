@@ -43,7 +43,7 @@ _PATIENCE = 12 if SPAWNED else 3
 """Limits of runs are for a quiet machine; a loaded one must not fail them. A spawned rank
 imports torch and collects by itself, which takes seconds instead of milliseconds."""
 INNER = Path(__file__).parent / "inner"
-"""Where inner runs find the plugin that records them."""
+"""The folder in which inner runs find the plugin that records them."""
 _NOT_INHERITED = re.compile(
     r"PYTEST|DDP_ACCEPTANCE|TORCHELASTIC|COV_CORE|COVERAGE"
     r"|(CI|BUILD_NUMBER|GITHUB_ACTIONS|GITLAB_CI)$"  # pytest and Hypothesis act otherwise there
@@ -74,7 +74,7 @@ class Report:
     """``reprcrash.message``, which the short summary shows; empty without one."""
     path: str
     line: int
-    """Where ``reprcrash`` points to, counted from 1; 0 without one."""
+    """The line to which ``reprcrash`` points, counted from 1; 0 without one."""
     sections: tuple[tuple[str, str], ...]
     """Title and content of captured output; the middle of very long ones is left out."""
     duration: float

@@ -29,7 +29,7 @@ class Case:
     """An inner test, with a fixture of its own where it has something to do in one."""
 
     kind: str
-    """What it does, in the words that findings are written in."""
+    """What the test does, in the words of findings."""
     truth: frozenset[str]
     """The verdicts that follow from the documented rules; empty where they name none."""
     world_size: int
@@ -44,7 +44,7 @@ class Case:
     spares_ranks: bool = True
     """False where ranks end without the teardown of their fixtures."""
     stops: bool = False
-    """True where the session ends after it."""
+    """True where the session ends after the test."""
 
     @property
     def fails(self) -> bool:
@@ -52,7 +52,8 @@ class Case:
 
     @property
     def ends_group(self) -> bool:
-        """Whether it takes the default group away, which wide fixtures may need in teardown."""
+        """Whether the test takes the default group away, which wide fixtures may need in
+        teardown."""
         return "init" not in self.mark and "dist.destroy_process_group()" in self.body
 
     def fixture(self, name: str) -> str:
@@ -83,7 +84,7 @@ def is_failing(verdicts: Iterable[str]) -> bool:
 
 
 def with_teardown(verdicts: frozenset[str]) -> frozenset[str]:
-    """The same, and where the fault spreads: it meets the teardown of a wider fixture.
+    """Verdicts, and those where the fault spreads: it meets the teardown of a wider fixture.
 
     The last test of a pool owes that teardown; a rank that is stuck in it, because another one
     has failed before, delivers no report of it.

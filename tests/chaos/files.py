@@ -27,7 +27,7 @@ class Expected:
     truth: frozenset[str]
     stops: bool = False
     until_the_deadline: bool = False
-    """Whether it may last until its time is over; what can be proved must not."""
+    """Whether the test may last until its time is over; what can be proved must not."""
 
 
 class Writer:

@@ -78,7 +78,7 @@ def verdict_of(result: Result) -> str:
 
 
 def _is_given_up(result: Result, finished: Finished) -> bool:
-    """Whether it is an error that refers to the test in which a death was reported."""
+    """Whether a result is an error that refers to the test in which a death was reported."""
     seen = _SEE.search(result.text)
     first = finished.results.get(seen[1]) if seen else None
     return result.verdict == "error" and first is not None and bool(_DEATH.search(first.text))

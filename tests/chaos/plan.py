@@ -19,11 +19,11 @@ TARGETS = {
 """Who is killed from outside, and by which signals."""
 
 TESTS = 16
-"""About how many are in a suite: fewer cost more for each, since a host's start takes seconds."""
+"""About how many tests are in a suite: fewer cost more each, since a host's start takes seconds."""
 KILLS = 0.25
 """Signals from outside for each suite, on average."""
 MOMENTS = ("start", "collection", "tests")
-"""When they are sent, in the order of a run: the last ones after so many tests."""
+"""When signals are sent, in the order of a run: the last ones after so many tests."""
 ALL_MOMENTS = (*MOMENTS, "tests", "last", "end")
 """What is drawn from: the end is short, and met seldom by a number of tests."""
 DEADLINE = 60
@@ -40,7 +40,7 @@ class Kill:
     after: int
     """Tests that have been reported to the end of their teardown before; all of them at most."""
     delay: float
-    """Seconds after them, or after the other moments."""
+    """Seconds after these tests, or after the other moments."""
 
     def __str__(self) -> str:
         moment = self.moment if self.moment != "tests" else f"{self.after} tests"

@@ -28,7 +28,7 @@ class Played:
     """A run, and what was seen after it."""
 
     finished: Finished | None
-    """None if it did not end in time."""
+    """The run; None if it did not end in time."""
     survivors: list[str]
     files: list[str]
     notes: list[list[str]]

@@ -1,4 +1,4 @@
-"""The judge sees what goes wrong: otherwise an hour without findings would say nothing."""
+"""The judge sees what goes wrong: otherwise an hour without findings would prove nothing."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def test_every_verdict_is_the_truth(seed: int, tmp_path: Path) -> None:
     assert judge(suite, played) == [], played.tail
 
 
-def test_a_seed_says_all() -> None:
+def test_a_seed_determines_the_plan() -> None:
     assert [plan(seed) for seed in range(20)] == [plan(seed) for seed in range(20)]
     assert plan(0) != plan(1)
 

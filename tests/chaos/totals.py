@@ -11,7 +11,7 @@ from tests.chaos.plan import Plan
 from tests.chaos.play import Played
 
 ALWAYS = ("false green", "false red", "survivor", "file left")
-"""Told also where there was none."""
+"""Findings whose number is shown also where there was none."""
 
 
 @dataclass

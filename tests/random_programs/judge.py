@@ -47,7 +47,7 @@ class Totals:
 
     fates: Counter[str] = field(default_factory=Counter)
     accused: list[int] = field(default_factory=list)
-    """Programs that end and were said to hang."""
+    """Programs that end and were accused of a hang."""
     proved: list[int] = field(default_factory=list)
     planted: list[int] = field(default_factory=list)
     missed: list[int] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Small random programs of collectives and messages on three ranks; a seed says all. Pure.
+"""Small random programs of collectives and messages on three ranks, each made by its seed. Pure.
 
 A program begins as a list of events that could happen one after the other, so that it is legal.
 Each rank does its part of them in this order. In half of the programs, a rank then does two of its
@@ -45,7 +45,8 @@ class Step(NamedTuple):
 
     @property
     def stream(self) -> tuple[object, ...]:
-        """What it has to keep its order with: collectives of a group, messages to or from one."""
+        """The stream in which the operation keeps its order: collectives of a group, messages to or
+        from one."""
         return (self.do, self.peer) if self.do in ("send", "recv") else self.group
 
 

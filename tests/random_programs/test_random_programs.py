@@ -19,7 +19,7 @@ def test_no_program_that_ends_is_accused_and_planted_hangs_are_proved(tmp_path: 
     assert not totals.missed, totals
 
 
-def test_a_seed_says_all() -> None:
+def test_a_seed_determines_the_program() -> None:
     assert [make(seed) for seed in range(50)] == [make(seed) for seed in range(50)]
     assert make(0) != make(EVERY)
 

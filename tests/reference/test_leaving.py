@@ -53,7 +53,8 @@ def main(store: str) -> None:
 
 
 def test_the_threads_of_a_group_end_with_it(tmp_path: Path) -> None:
-    """In a process of its own: what another test imports decides who holds the group."""
+    """The group is in a process of its own: what another test imports decides who holds the
+    group."""
     subprocess.run([sys.executable, __file__, str(tmp_path / "store")], check=True, timeout=120)
 
 

@@ -1,4 +1,4 @@
-"""Where the workers of each reference loader come from; run by torchrun.
+"""The origin of the workers of each reference loader; run by torchrun.
 
 ``worker_ranks DIRECTORY`` takes a batch of each loader with one worker, in a rank of gloo, and
 writes what it saw to ``DIRECTORY/rank<N>.json``. Imports of a system are in its function: a

@@ -30,7 +30,7 @@ def run(*command: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str
 
 
 def checked(*command: str, cwd: Path, **env: str) -> str:
-    """The same for a command that must succeed; returns what it printed."""
+    """Run a command that must succeed, without our environment; returns what it printed."""
     done = run(*command, cwd=cwd, **env)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -178,7 +178,7 @@ def run(*ranks: RankOutcome, **known: Any) -> RunOutcome:
 
 
 def shifted(made: RankOutcome, phase: Phase, at: float) -> RankOutcome:
-    """The same rank with one report delivered at another moment."""
+    """Return a rank with one report delivered at another moment."""
     timed = TimedReport(made.reports[phase].report, at)
     return replace(made, reports={**made.reports, phase: timed})
 
@@ -230,7 +230,7 @@ def without_call(setup: str, *, teardown: str = "passed") -> dict[str, str]:
 
 
 def verdict(report: TestReport) -> str:
-    """What the short summary says of a failed phase."""
+    """The text of a failed phase in the short summary."""
     message: str = report.longrepr.reprcrash.message  # type: ignore[union-attr]
     return message
 
@@ -315,7 +315,7 @@ def place(report: TestReport) -> tuple[str, int]:
 
 
 def text(*ranks: RankOutcome, **known: Any) -> str:
-    """What the terminal shows of it, without colour."""
+    """The text of a failure as the terminal shows it, without colour."""
     return failure(*ranks, **known).longreprtext
 
 

@@ -143,7 +143,7 @@ def ended(*counts: GroupCount, **known: Any) -> ProbedRank:
 
 
 def renamed(stands: Mapping[int, ProbedRank], names: Mapping[int, int]) -> dict[int, ProbedRank]:
-    """The same stands with every rank under another number."""
+    """Return the stands with every rank under another number."""
     return {
         names[rank]: ProbedRank(
             _renamed(stand.now, names),
@@ -199,7 +199,7 @@ def ring(size: int, start: int = 0) -> dict[int, ProbedRank]:
 
 
 def accused(stands: Mapping[int, ProbedRank]) -> set[int]:
-    """The ranks that the proof says wait for ever."""
+    """The ranks that wait for ever, by the proof."""
     hang = prove(stands)
     if hang is None:
         return set()
@@ -207,7 +207,7 @@ def accused(stands: Mapping[int, ProbedRank]) -> set[int]:
 
 
 def proof(stands: Mapping[int, ProbedRank]) -> Hang:
-    """The proof that there must be."""
+    """The proof of a hang in these stands; there must be one."""
     hang = prove(stands)
     assert hang is not None
     return hang

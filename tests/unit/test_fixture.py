@@ -1,4 +1,4 @@
-"""What the ddp fixture says of itself, and of what it cannot do."""
+"""The texts of the ddp fixture about itself, and about what it cannot do."""
 
 from __future__ import annotations
 

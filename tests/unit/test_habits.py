@@ -24,7 +24,7 @@ def runs(one: Seen) -> Runs:
     return Runs(*[one] * len(Runs.__slots__))
 
 
-def test_a_test_has_passed_if_nothing_else_was_said_of_it(tmp_path: Path) -> None:
+def test_a_test_has_passed_if_nothing_else_was_reported(tmp_path: Path) -> None:
     good = seen(tmp_path, report("test_a"), report("test_a", "failed", subtest=True))
     assert good.passed("a")
     assert not seen(tmp_path, report("test_a"), report("test_a", "failed")).passed("a")

@@ -37,7 +37,8 @@ _SERVER = "import sys; sys.path[0] = sys.argv[2]; from tests.warm.server import 
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 """Threads of a computation would not survive a fork; pytest-ddp's host is started so, too."""
 _SET_BY_TORCH = "INDUCTOR_CACHE_DIR$"
-"""Wherever its compiler is imported, and so in an outer run at some time; read when it is used."""
+"""A variable that torch sets where its compiler is imported, and so in an outer run at some time;
+read when the compiler is used."""
 _SET_BY_LAUNCHERS = "ELASTIC_"
 """Variables for each rank, as torchrun does; read when the rank makes its process group."""
 _READ_AT_START = re.compile(
@@ -169,9 +170,9 @@ def start(
 ) -> Process | subprocess.Popen[bytes]:
     """Start ``python -m`` or ``-c`` with these arguments, leader of a session of its own.
 
-    With a fresh interpreter where the environment has what one reads when it starts. The first
-    ``spawns`` processes that it starts by multiprocessing's ``spawn`` are warm as well. Without a
-    ``machine`` it is on this one.
+    The interpreter is fresh where the environment has what one reads when it starts. The first
+    ``spawns`` processes that the program starts by multiprocessing's ``spawn`` are warm as well.
+    Without a ``machine`` the program is on this one.
     """
     if not is_warm(env):
         standard = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
@@ -192,7 +193,7 @@ def start_beside(
     env: Mapping[str, str],
     descriptors: Sequence[int],
 ) -> Process:
-    """Start the same where a process is: on its machine, with its mounts, and warm."""
+    """Start a warm program where a process is: on its machine, with its mounts."""
     return _start(arguments, Path(cwd), env, descriptors, beside=pid)
 
 
@@ -233,7 +234,7 @@ def start_fresh(
     stderr: int,
     machine: Machine | None = None,
 ) -> subprocess.Popen[bytes]:
-    """The same with an interpreter that has imported nothing."""
+    """Start a program in an interpreter that has imported nothing."""
     return subprocess.Popen(
         [*(() if machine is None else machine.prefix()), sys.executable, *arguments],
         cwd=cwd,

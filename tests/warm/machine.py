@@ -8,18 +8,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Machine:
-    """Where it is."""
+    """A machine in which a warm interpreter runs programs: its namespaces, clock and folder."""
 
     network: str
     """Name of the network namespace."""
     name: str
-    """The host's."""
+    """Name of the host."""
     before: str = ""
-    """Shell commands of its own mounts, each with ``&&`` behind it."""
+    """Shell commands for mounts of the machine's own, each with ``&&`` behind it."""
     ahead: int = 0
-    """Seconds by which its monotonic clock is ahead: for fresh interpreters alone."""
+    """Seconds by which the machine's monotonic clock is ahead: for fresh interpreters alone."""
     cwd: str = ""
-    """Where programs begin if not where they are to: its own mounts may have covered that."""
+    """The folder in which programs begin instead of that which they are given: ``before`` may have
+    mounted over that; empty to leave it."""
 
     @property
     def commands(self) -> str:

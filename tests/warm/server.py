@@ -48,12 +48,13 @@ _WORKER = "import sys;exec(eval(sys.stdin.readline()))"
 _DOCTORS = "-m pytest -p ddp -p no:cacheprovider ", "-m pytest_ddp.extensions.doctor.probe"
 """What processes of pytest-ddp, workers of xdist and those of the doctor are to execute."""
 _WITH_AN_HEIR = _HUB, _AGENT, _WORKER
-"""Processes that start one of these in turn."""
+"""Processes that start one of those with torch in turn."""
 _PYTHON = sys.executable
 """A test may name another one that is to start what it starts."""
 _SPAWNED = "--multiprocessing-fork"
 _LAUNCHER = "torch.distributed.run"
-"""Starts modules and files by ``-u``; what else does that wants a fresh interpreter."""
+"""The launcher, which starts modules and files by ``-u``; what else does that wants a fresh
+interpreter."""
 _CHANNELS: list[socket.socket] = []
 """Channels to all heirs of this process: closed later in one of them, they would be other
 descriptors."""

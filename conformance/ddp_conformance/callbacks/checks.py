@@ -299,7 +299,7 @@ def observe_costs(subject: Callback, case: Case, ranks: Ranks) -> Iterator[Recor
 
 
 def observe_costs_of_batches(subject: Metric, case: Case, ranks: Ranks) -> Iterator[Record]:
-    """The same for each batch that a metric is fed with; the ranks have equally many."""
+    """The collectives of each batch that a metric is fed with; the ranks have equally many."""
     trace, lockstep = Trace(case.rank), Lockstep(ranks)
     costs = Costs(trace)
     with in_lockstep(lockstep), traced(trace):

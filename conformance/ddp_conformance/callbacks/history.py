@@ -20,10 +20,10 @@ class Traced(Record):
     what: str
     """Operation, reduction, root, dtype and shape."""
     functions: str = ""
-    """The functions it was called through, innermost first; empty for operations in which ranks
-    have different parts (a broadcast, a barrier), as their functions may differ."""
+    """The functions through which the collective was called, innermost first; empty for operations
+    in which ranks have different parts (a broadcast, a barrier), as their functions may differ."""
     site: str = ""
-    """The line that called it, for the text of a violation."""
+    """The line that called the collective, for the text of a violation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class StepCost(Record):
 
     step: int
     made: tuple[str, ...]
-    """Each with its line."""
+    """The collectives, each with its line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,17 +37,17 @@ class KeptCheckpoint:
         self._path = path
         self._copy = path.with_name(f"{path.name} as it was")
         self.files = {_name(file, path): file for file in files_of(path)}
-        """Where each file is, by name: in the folder, or in a folder of its own."""
+        """The path of each file, by name: in the folder, or in a folder of its own."""
         if self.files:
             _copy(path, self._copy)
 
     def some_files(self) -> list[str]:
-        """The names of those to take away in turn."""
+        """The names of the files to take away in turn."""
         names = list(self.files)
         return [names[place] for place in chosen([f.stat().st_size for f in self.files.values()])]
 
     def leave_out(self, name: str) -> None:
-        """Bring all files back but this one; none if the name is empty."""
+        """Bring back all files of the checkpoint but one; no file if the name is empty."""
         shutil.rmtree(self._path) if self._path.is_dir() else self._path.unlink(missing_ok=True)
         _copy(self._copy, self._path)
         for file in [self.files[name]] if name else self.files.values():

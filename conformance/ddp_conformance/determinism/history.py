@@ -70,7 +70,7 @@ class LoopRaised(Record):
 
     run: str
     error: str
-    """The exception with its type, and the place it came from."""
+    """The exception with its type, and the place from which it came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class HeldModule(Record):
     """A module that the data set holds."""
 
     path: str
-    """Where in the data set, for example ``dataset.encoder``."""
+    """The attributes that lead from the data set to the module, for example ``dataset.encoder``."""
     trained: bool
     """Whether the module is, or shares a parameter with, an object of the model that is trained."""
     changed: bool

@@ -189,7 +189,7 @@ def _same(one: Sketch | None, other: Sketch | None, tolerance: float) -> bool:
 
 
 def _first_draws(whole: list[LoopStep], again: list[LoopStep]) -> Iterator[tuple[int, int, str]]:
-    """For each generator the first step at which it gave another number, and its epoch.
+    """Yield the first step at which each generator gave another number, with the step's epoch.
 
     Steps beyond those of the whole run are not compared.
     """
@@ -206,7 +206,8 @@ def _first_draws(whole: list[LoopStep], again: list[LoopStep]) -> Iterator[tuple
 
 
 def _unequal_starts(history: History) -> Iterator[Violation]:
-    """Sketches are compared by their digests, because a NaN as norm is not equal to itself."""
+    """Yield ranks that begin with other parameters, by digests: a NaN as norm is not equal to
+    itself."""
     starts = {
         record.rank: tuple((sketch.name, sketch.digest) for sketch in record.sketches)
         for record in history
@@ -240,7 +241,8 @@ def _repeated_samples(history: History, size: int, terms: Terms) -> Iterator[Vio
 
 
 def loosely(size: int, terms: Terms, world_size: int) -> Allowance:
-    """Padding repeats fewer than there are ranks, declared or not; it may as well be dropped."""
+    """The allowance for padding that may be undeclared: fewer samples than ranks are repeated, or
+    left out instead."""
     groups = terms.members(size)
     surplus = sum(max(world_size - 1, terms.allowed(len(g), world_size).surplus) for g in groups)
     missing = terms.allowed_in_all(size, world_size).missing

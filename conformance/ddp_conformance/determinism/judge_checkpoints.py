@@ -16,7 +16,7 @@ from ddp_conformance.framework.verdict import Violation, ranks_in_words
 
 
 def unsaved(history: History) -> str:
-    """Where a run left no checkpoint that it was to save; empty if it left all."""
+    """Which checkpoint a run did not leave, as a predicate about the run; empty if it left all."""
     for seen in history:
         if isinstance(seen, LoopSaved) and not seen.files:
             return f"left nothing at the path of Leg.{seen.where}"
@@ -43,7 +43,7 @@ def judge_incomplete(history: History) -> tuple[Violation, ...]:
 
 
 def unread(history: History) -> str:
-    """Why it is not known that the loop reads its checkpoint; empty if it is."""
+    """Why it is not known that the loop reads its checkpoint; empty if that is known."""
     runs = _runs_without_a_file(history)
     emptied = WITHOUT_ANY if len(runs) > 1 else runs[0]
     is_read = raised_in(history, emptied) or any(_differences(history, emptied))

@@ -30,7 +30,7 @@ class Move:
     """A run that is saved on one number of ranks, and resumed on another."""
 
     part: str
-    """Where it is interrupted: ``epoch end``, ``mid-epoch``."""
+    """The place at which the run is interrupted: ``epoch end``, ``mid-epoch``."""
     before: int
     """Number of ranks that save: all, or 1 for rank 0 alone."""
     after: int
@@ -64,9 +64,9 @@ def is_refused(history: History, move: Move) -> bool:
 
 
 def opens_nothing(history: History, moves: Sequence[Move]) -> str:
-    """Why it is not known that the loop reads its checkpoint; empty if it is.
+    """Why it is not known that the loop reads its checkpoint; empty if that is known.
 
-    Where it is taken away, a loop that reads it raises, or begins as a new one does.
+    Where the checkpoint is taken away, a loop that reads it raises, or begins as a new one does.
     """
     ends = {_digests(whole) for _, whole in _by_run(history, "end").items()}
     begins = {run: _digests(whole) for run, whole in _by_run(history, "begin").items()}

@@ -236,7 +236,7 @@ def _look(module: nn.Module) -> Any:
 
 
 def _share(module: nn.Module, model: nn.Module) -> bool:
-    """Whether they share an object. Both are alive, so that equal ids are equal objects."""
+    """Whether two modules share an object. Both are alive, so that equal ids are equal objects."""
     own = {id(part) for part in (*module.modules(), *module.parameters())}
     return any(id(part) in own for part in (*model.modules(), *model.parameters()))
 

@@ -52,12 +52,12 @@ class LoopOnRanks:
         self._group = GroupOfTries(ranks)
 
     def run(self, run: str, leg: Leg, turn: int) -> list[Record]:
-        """Call it on all ranks, and wait until it has returned on all of them."""
+        """Call the loop on all ranks, and wait until it has returned on all of them."""
         self._group.begin_try()
         return on_all(self._ranks, lambda: run_leg(self._subject, self._case, run, leg, turn))
 
     def attempt(self, run: str, leg: Leg, turn: int) -> list[Record]:
-        """The same for a call that ranks may refuse; a rank that raises is waited for by none."""
+        """Call the loop on all ranks, which may refuse; no rank waits for one that raises."""
         self._group.begin_try()
         raised: list[bool] = []
 
@@ -79,7 +79,7 @@ class LoopAlone:
         self._ranks = ranks
 
     def run(self, run: str, leg: Leg, turn: int) -> list[Record]:
-        """Call it; the others have no records."""
+        """Call the loop on rank 0; the others have no records."""
 
         def act() -> list[Record]:
             if self._ranks.rank != 0:
@@ -90,7 +90,7 @@ class LoopAlone:
         return on_all(self._ranks, act)
 
     def attempt(self, run: str, leg: Leg, turn: int) -> list[Record]:
-        """The same for a call that it may refuse."""
+        """Call the loop on rank 0, which may refuse; the others have no records."""
         records: list[Record] = []
         if self._ranks.rank == 0:
             with alone():
@@ -136,5 +136,5 @@ def beside_one(subject: TrainLoop, case: Case, ranks: Ranks) -> Iterator[Record]
 
 
 def parts_of(subject: TrainLoop) -> tuple[str, ...]:
-    """Where a run of this subject is interrupted."""
+    """The places at which a run of this subject is interrupted."""
     return (EPOCH_END, MID_EPOCH) if "resumes_mid_epoch" in subject.traits else (EPOCH_END,)

@@ -34,16 +34,16 @@ class Watch(Protocol):
     """The loop calls these methods while it runs, on every rank."""
 
     def begin(self, model: nn.Module, dataset: Any = None) -> None:
-        """Call it when the model is made, loaded and wrapped, before the first step."""
+        """Called when the model is made, loaded and wrapped, before the first step."""
 
     def step(self, epoch: int, ids: Sequence[int]) -> None:
-        """Call it after each optimizer step, with this rank's samples without padding."""
+        """Called after each optimizer step, with this rank's samples without padding."""
 
     def epoch(self, epoch: int, loss: float) -> None:
-        """Call it after each epoch, with the mean loss over the samples of all ranks."""
+        """Called after each epoch, with the mean loss over the samples of all ranks."""
 
     def end(self, model: nn.Module) -> None:
-        """Call it at the end of the run."""
+        """Called at the end of the run."""
 
 
 @dataclass(frozen=True)

@@ -59,9 +59,10 @@ class Case:
     num_workers: int = 0
     """DataLoader workers of each rank."""
     persistent_workers: bool = False
-    """Whether they stay alive from epoch to epoch."""
+    """Whether DataLoader workers stay alive from epoch to epoch."""
     start_method: StartMethod | None = None
-    """How they are started; None is torch's default. Spawned ones inherit no state of the rank."""
+    """How DataLoader workers are started; None is torch's default. Spawned ones inherit no state of
+    the rank."""
 
     @property
     def worker_options(self) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class GroupOfTries:
         return not self._backend or (dist.is_initialized() and dist.group.WORLD is self._group())
 
     def begin_try(self) -> None:
-        """Make it anew if it is not whole on every rank; every rank calls it."""
+        """Make the group anew if it is not whole on every rank; every rank calls this."""
         if self._backend and not all(self._ranks.gather(self.is_whole())):
             self.renew()
 

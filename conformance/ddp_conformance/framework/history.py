@@ -46,7 +46,7 @@ class Raised(Record):
     """Code of the subject raised where an exception leaves the guarantee undecided."""
 
     error: str
-    """The exception with its type, and the place it came from."""
+    """The exception with its type, and the place from which it came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Measured(Record):
 
     stage: str
     values: tuple[float, ...]
-    """Empty if it reported nothing."""
+    """The values; empty if the rank reported nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Failed(Record):
     """Code of the subject raised on a rank where an exception breaks the guarantee."""
 
     error: str
-    """The exception with its type, and the place it came from."""
+    """The exception with its type, and the place from which it came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Collective(Record):
     what: str
     """Operation, reduction, root, dtype and shape; or the text for the end of the code."""
     site: str = ""
-    """The line that made it: evidence only, as ranks may call from different lines."""
+    """The line that made the collective: evidence only, as ranks may call from different lines."""
 
 
 def without_ones(what: str) -> str:

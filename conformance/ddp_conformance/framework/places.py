@@ -17,7 +17,7 @@ _MUTANTS = "/mutants/"
 _PLUGIN = f"{Path(pytest_ddp.__file__).parent}/"
 
 BEGINNINGS = tuple(f"{_OURS}framework/{name}.py" for name in ("recording", "registry"))
-"""Where a check begins: frames from here outwards belong to the check and the test."""
+"""Files in which a check begins: frames from there outwards belong to the check and the test."""
 
 _TRAINING = ("torch", "torchmetrics", "lightning", "pytorch_lightning", "lightning_utilities")
 """Packages that a subject's code calls, and that call it."""

@@ -40,7 +40,7 @@ class Guarantee:
     level: Level = Level.MUST
     tier: int = 1
     starred: bool = False
-    """Whether it is one of the project's main guarantees."""
+    """Whether the guarantee is one of the project's main ones."""
 
 
 def nothing_to_remark(subject: Any) -> str:

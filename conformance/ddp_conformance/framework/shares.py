@@ -13,7 +13,8 @@ from ddp_conformance.framework.verdict import ranks_in_words
 K = TypeVar("K", bound=Hashable)
 
 DISTINCT = 8
-"""With this many different samples, equal draws are no coincidence, however skewed."""
+"""The least number of different samples with which equal draws are no coincidence, however
+skewed."""
 
 
 def equal_draws(shares: Mapping[K, Sequence[int]]) -> list[tuple[K, K]]:

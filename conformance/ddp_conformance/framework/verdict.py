@@ -53,7 +53,7 @@ class UndecidedError(EvidenceError):
 
 
 def listing(witnesses: Sequence[object]) -> str:
-    """What :func:`shown` has of them, indented and wrapped."""
+    """The witnesses that :func:`shown` selects, indented and wrapped."""
     return "\n".join(line for text in shown(witnesses) for line in _wrapped(text))
 
 

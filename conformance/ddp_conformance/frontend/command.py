@@ -331,7 +331,9 @@ def _listing() -> Iterator[str]:
             guarantee.statement, 78, initial_indent=" " * 9, subsequent_indent=" " * 9
         )
     yield "\ntraits:"
+    width = max(map(len, TRAITS)) + 1
     for name, meaning in TRAITS.items():
+        indent = " " * (2 + width)
         yield from textwrap.wrap(
-            f"{name:<17}{meaning}", 78, initial_indent="  ", subsequent_indent=" " * 19
+            f"{name:<{width}}{meaning}", 79, initial_indent="  ", subsequent_indent=indent
         )

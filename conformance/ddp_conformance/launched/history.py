@@ -50,7 +50,7 @@ class Fetched(Record):
     """One pass over a map-style data set by a DataLoader."""
 
     loader: int
-    """Loaders are counted as they are made."""
+    """The number of the loader, in the order in which loaders are made."""
     number: int
     """Passes of this loader before."""
     size: int
@@ -62,7 +62,7 @@ class Fetched(Record):
     complete: bool
     """False if the pass was left before its end."""
     trained: bool
-    """True if an optimizer stepped on what it delivered."""
+    """True if an optimizer stepped on what the pass delivered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +78,16 @@ class Optimized(Record):
     live: tuple[str, ...]
     """Names of the wrapped modules' parameters with ``requires_grad``."""
     owned: tuple[str, ...]
-    """Names of those among them that the optimizer has."""
+    """Names of live parameters that the optimizer has."""
     foreign: int
     """Parameters of the optimizer that no wrapped module has."""
     changed: int
-    """How many of the live ones this step changed."""
+    """How many live parameters this step changed."""
     digest: str
     """The digest of the live parameters' content afterwards; of this rank's part where they are
     sharded."""
     sums: tuple[float, ...] = ()
-    """For each live parameter the sum of its values, and that of its absolute values."""
+    """Two sums for each live parameter: of its values, and of its absolute values."""
     sharded: bool = False
     """Each rank has a part of the parameters, which may be an empty one."""
 
@@ -128,14 +128,14 @@ class Ended(Record):
     """How the process of a rank ended, as its parent saw it."""
 
     order: int
-    """0 for the first one to end."""
+    """The place among the ranks in the order in which they ended, from 0."""
     code: int | None
-    """Exit code; negative for a signal; None if it had to be stopped."""
+    """Exit code; negative for a signal; None if the process had to be stopped."""
     returned: bool
     """Whether the program's entry returned."""
     error: str = ""
-    """The exception with its type, if it raised."""
+    """The exception with its type; empty if the rank raised none."""
     phase: str = ""
-    """The phase of torch that it was in, such as ``DDP construction``."""
+    """The phase of torch that the rank was in, such as ``DDP construction``."""
     site: str = ""
-    """``file:line in function`` of the user's code where it was."""
+    """``file:line in function`` of the user's code where the rank was."""

@@ -40,7 +40,7 @@ def replaced(symbol: str, function: Any, *, library: str) -> Iterator[None]:
 
 @cache
 def _places(symbol: str, library: str) -> tuple[int, ...]:
-    """Where the library has the address of the function."""
+    """The addresses at which the library keeps the address of the function."""
     if ctypes.sizeof(ctypes.c_void_p) != 8:
         return ()
     loaded = ctypes.CDLL(library)

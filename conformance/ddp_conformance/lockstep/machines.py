@@ -15,7 +15,7 @@ from unittest import mock
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a rank is, on machines with equally many ranks each."""
+    """The place of a rank on machines with equally many ranks each."""
 
     rank: int
     world_size: int

@@ -100,7 +100,7 @@ def batches_in_turn(size: int, world_size: int) -> list[Sequence[int]]:
 
 
 def batches_mostly_first(size: int, world_size: int) -> list[Sequence[int]]:
-    """The same batches, all but one for each rank on rank 0."""
+    """The batches of consecutive samples, all but one for each rank on rank 0."""
     most = (-(-size // BATCH) - world_size + 1) * BATCH
     others = [range(start, min(start + BATCH, size)) for start in range(most, size, BATCH)]
     return [range(most), *others] if world_size > 1 else [range(size)]

@@ -32,7 +32,7 @@ from ddp_conformance.model.judge_decisions import judge_decisions
 from ddp_conformance.model.judge_statistics import judge_statistics
 from ddp_conformance.model.judge_updates import judge_updates
 from ddp_conformance.model.kept_records import KeptRecords
-from ddp_conformance.model.rounding_limits import measured
+from ddp_conformance.model.rounding_limits import is_repeated, measured
 from ddp_conformance.model.steps import StepObserver, around_backward, demand_no_fsdp1, keep
 from ddp_conformance.model.subjects import TOLERANCE, Trainee
 from ddp_conformance.model.taking_over import (
@@ -62,14 +62,17 @@ def take_steps(order: Order, journal: Journal) -> None:
     records = KeptRecords(journal)
     followed = Followed(records.seen)
     names = [name for name, _ in named(trainee.model)]
-    lent = lent_of(names, order.rank, order.world_size)
 
-    def keep_gradients(call: Call, _: Optimizer, found: dict[str, Tensor | None]) -> None:
+    def keep_gradients(
+        call: Call, _: Optimizer, found: dict[str, Tensor | None], owned: frozenset[str]
+    ) -> None:
         copies = {name: None if g is None else g.clone() for name, g in found.items()}
-        followed.gradients[call] = copies
+        followed.gradients[call], followed.owned[call] = copies, owned
 
     observer = StepObserver(trainee.model, order.rank, records, keep_gradients)
     observer.run(trainee, int(steps), followed)
+    observer.close()
+    lent = lent_of(followed, names, order.rank, order.world_size)
     if lent is not None:
         followed = gathered(followed, lent, order.rank, order.world_size)
     leave()
@@ -98,11 +101,12 @@ class Alone:
         self._made: Made = []
 
     def run(self) -> None:
-        """Record what it steps with, and what it makes of the ranks' gradients."""
+        """Record what the one process steps with, and what it makes of the ranks' gradients."""
         self._made = self._run(self._plain, contextlib.nullcontext())
 
     def measure(self) -> None:
-        """Record how far rounding moves it, if the ranks are farther from it than is allowed."""
+        """Record how far rounding moves the one process, if ranks are farther from it than is
+        allowed."""
         if not exceeded([*self._followed.seen, *self._plain.seen]):
             return
         # Late, as few runs need it.
@@ -118,7 +122,7 @@ class Alone:
             except failures():  # from the subject's code, such as a compiled model's
                 return
             seen.append(records.seen)
-        if seen.pop(0) != self._plain.seen:
+        if not is_repeated(seen.pop(0), self._plain.seen):
             return  # it draws random numbers, whose differences are no limit
         made.pop(0)
         for rounded in measured(self._plain.seen, seen, _distances(self._made, made)):
@@ -129,14 +133,18 @@ class Alone:
         one = OneProcess(trainee.model)
         for names in tied(trainee.model):
             records.add(Tied(0, names))
-        given: set[Call] = set()
+        taken: dict[Call, Call] = {}
+        """The ranks' calls whose gradients this process had in its own."""
 
-        def take_gradients(call: Call, optimizer: Optimizer, _: object) -> None:
-            if call in self._followed.gradients:
-                why = one.take_gradients(optimizer, self._followed.gradients[call])
-                if why is None:
-                    given.add(call)
-                else:
+        def take_gradients(
+            call: Call, optimizer: Optimizer, _: object, owned: frozenset[str]
+        ) -> None:
+            if call not in taken:
+                taken[call] = self._followed.call_like(call, owned, taken.values())
+            gradients = self._followed.gradients.get(taken[call])
+            if gradients is not None:
+                why = one.take_gradients(optimizer, gradients)
+                if why is not None:
                     records.add(UpdateUnknown(0, call[0], why))
 
         observer = StepObserver(trainee.model, 0, records, take_gradients, alone=True)
@@ -150,7 +158,7 @@ class Alone:
                 observer.step(trainee, number)
             made.append(parameters_of(trainee.model))
             calls = {call for call in self._followed.gradients if call[0] == number + 1}
-            if calls and calls == {call for call in given if call[0] == number + 1}:
+            if calls and calls.issubset(taken.values()):
                 after = self._followed.after[number]
                 differing = tuple(one.differing(snapshot.parameters, after))
                 records.add(Updated(0, number + 1, differing))

@@ -17,7 +17,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ddp_conformance.framework.case import Case
 from ddp_conformance.framework.places import call_site
@@ -28,8 +27,10 @@ from ddp_conformance.launched.process.optimizing import digest
 from ddp_conformance.launched.process.saving import bare_name
 from ddp_conformance.launched.rank_devices import join, leave
 from ddp_conformance.model.history import Coded, Reduced, SteppedWith
+from ddp_conformance.model.optimizer_calls import OptimizerCalls
 from ddp_conformance.model.steps import around_backward, demand_no_fsdp1, keep
 from ddp_conformance.model.subjects import Trainee
+from ddp_conformance.model.taking_over import dense
 from pytest_ddp.rank.operations.operation import Operation
 from pytest_ddp.rank.operations.process import operations_of_process
 from pytest_ddp.rank.operations.stream import Needs
@@ -104,6 +105,8 @@ class Coder:
         self._place = -1
         """The number of backward passes before this one in the step."""
         self._depth = 0
+        self._reducing: Optimizer | None = None
+        """The optimizer whose own gradients may still change in its step."""
         self._passes = 1
         """The number of passes in the step before."""
         self._incoming: dict[str, str] = {}
@@ -113,18 +116,23 @@ class Coder:
             if any(isinstance(p, DTensor) for p in module.parameters(recurse=False)):
                 module.register_forward_pre_hook(self._gathered(name))
         around_backward(self._backward)
-        register_optimizer_step_pre_hook(self._about_to_step)
+        self._stepped_with: list[SteppedWith] = []
+        """Those of this step so far."""
+        OptimizerCalls(self._about_to_step, self._goes_on)
         needs = Needs.CPP | Needs.ARGUMENTS
         self._end = operations_of_process().subscribe(self, needs)
 
     def close(self) -> None:
-        """See no more operations."""
+        """Stop watching operations."""
         self._end()
 
     def step(self, trainee: Trainee, number: int) -> None:
         """Make a step, in which one rank has codes in one of its backward passes."""
         self._step, self._place, self._incoming = number + 1, -1, {}
+        self._stepped_with.clear()
         trainee.step(number)
+        for seen in self._stepped_with:
+            self._journal.add(seen)
         incoming = tuple(self._incoming.items())
         self._journal.add(Coded(self._rank, self._step, self._is_source, incoming))
         self._passes = self._place + 1
@@ -211,19 +219,30 @@ class Coder:
     def _about_to_step(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        if kwargs.get("closure") is not None or len(args) > 1:
-            return  # its gradients are made in the step
+        # With a closure, gradients are made in the step.
+        self._reducing = None
+        if kwargs.get("closure") is None and len(args) == 1:
+            self._reducing = optimizer
+            self._stepped_with.append(self._gradients_of(optimizer))
+
+    def _goes_on(self, optimizer: Optimizer) -> None:
+        """A subclass may have reduced its gradients in its own step."""
+        if optimizer is self._reducing:
+            self._reducing = None
+            self._stepped_with[-1] = self._gradients_of(optimizer)
+
+    def _gradients_of(self, optimizer: Optimizer) -> SteppedWith:
         found: defaultdict[str, tuple[int, ...]] = defaultdict(tuple)
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 name = self._names.get(id(parameter))
                 if name is not None and not isinstance(parameter, DTensor):
                     found[name] = _nonzero(parameter.grad)
-        self._journal.add(SteppedWith(self._rank, self._step, tuple(found.items())))
+        return SteppedWith(self._rank, self._step, tuple(found.items()))
 
 
 def _nonzero(gradient: Tensor | None) -> tuple[int, ...]:
-    return () if gradient is None else tuple(gradient.reshape(-1).nonzero()[:, 0].tolist())
+    return () if gradient is None else tuple(dense(gradient).reshape(-1).nonzero()[:, 0].tolist())
 
 
 def _starts(parameters: Iterable[Tensor]) -> Iterator[int]:

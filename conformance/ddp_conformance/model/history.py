@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from ddp_conformance.framework.history import Record
 
-Taken: TypeAlias = Literal["at the step", "after backward", "in the end"]
+Taken: TypeAlias = Literal["at the step", "in the step", "after backward", "in the end"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,16 @@ class Gradients(Record):
     values: tuple[tuple[str, tuple[float, ...]], ...]
     """Name and values of each parameter's gradient; empty values where there is none."""
     taken: Taken = "at the step"
-    """When the gradients were taken: before an optimizer steps; if parameters change without an
-    optimizer, after the last backward pass, and again at the end of the step if they still
-    exist."""
+    """When the gradients were taken: before an optimizer steps, and again in place of that where a
+    subclass goes on with the step that it overrides; if parameters change without an optimizer,
+    after the last backward pass, and again at the end of the step if they still exist."""
+    owned: tuple[str, ...] = ()
+    """Names of the parameters of the optimizer that is called."""
 
 
 @dataclass(frozen=True, slots=True)
 class OneProcessEnds(Record):
-    """From this step on nothing is compared with one process, which cannot take over the state."""
+    """One process cannot take over the state: from this step on nothing is compared with it."""
 
     step: int
 
@@ -52,8 +54,8 @@ class Rounded(Record):
 
     step: int
     gradients: tuple[tuple[int, str, float], ...]
-    """For each gradient the optimizer call of the step, the parameter's name, and the absolute
-    difference."""
+    """The absolute difference of each gradient, after the optimizer call of the step and the
+    parameter's name."""
     decisions: tuple[tuple[str, float], ...]
     statistics: tuple[tuple[str, float], ...]
     updates: tuple[tuple[str, float], ...] = ()
@@ -93,11 +95,11 @@ class Pass(Record):
 
     step: int
     place: int
-    """Backward passes of this step before."""
+    """The number of backward passes of this step before this one."""
     used: tuple[str, ...]
-    """Parameters that it reached on this rank."""
+    """Parameters that the pass reached on this rank."""
     collectives: int
-    """Collectives of the default group that began in it."""
+    """Collectives of the default group that began in the pass."""
     digest: str
     """The digest of this rank's gradients afterwards."""
 
@@ -125,7 +127,7 @@ class Wrapped(Record):
 
 @dataclass(frozen=True, slots=True)
 class Tied(Record):
-    """In one process, which has rank 0, one parameter has several names."""
+    """One parameter has several names in one process, which has rank 0."""
 
     names: tuple[str, ...]
 
@@ -199,4 +201,5 @@ class SteppedWith(Record):
 
     step: int
     nonzero: tuple[tuple[str, tuple[int, ...]], ...]
-    """Name of each of its parameters, and which elements of its gradient are not zero."""
+    """Name of each of the optimizer's parameters, and which elements of its gradient are not
+    zero."""

@@ -6,6 +6,8 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from typing import TypeAlias
 
 from ddp_conformance.framework.history import History
 from ddp_conformance.framework.verdict import Violation, ranks_in_words
@@ -65,7 +67,7 @@ def _moments(history: History) -> dict[str, list[State]]:
 
 
 def _unknown(moment: str, states: list[State], history: History) -> Iterator[str]:
-    """Ranks that came to their end without a record of this moment."""
+    """Yield in words the ranks that came to their end without a record of this moment."""
     there = {state.rank for state in states}
     silent = [rank for rank in ranks_that_came_through(history) if rank not in there]
     if silent:
@@ -99,12 +101,13 @@ def judge_gradients(history: History, tolerance: float) -> tuple[Violation, ...]
     """All ranks step with the gradients of one process that has all samples."""
     first = not_compared_from(history)
     steps = [seen for seen in history if isinstance(seen, Gradients) and seen.step < first]
-    alone = _by_place(g for g in steps if g.alone)
+    by_one = _by_place(g for g in steps if g.alone)
     owners, limits = Owners(history), RoundingLimits(history)
     through = ranks_that_came_through(history)
     found: list[str] = []
     for rank in sorted({g.rank for g in steps if not g.alone}.union(through)):
-        own = _by_place(g for g in steps if g.rank == rank and not g.alone)
+        made = _by_place(g for g in steps if g.rank == rank and not g.alone)
+        own, alone = _as_called(made, by_one)
         # If a run broke off, the steps that one process would have made are not known.
         known = {*own} & {*alone} if broke_off(history) else {*own}
         demanded = rank in through and not owners.train_nothing(rank)
@@ -141,7 +144,10 @@ def gradients_unseen(history: History) -> bool:
     return any(kinds == {"after backward"} for kinds in taken.values())
 
 
-def _by_place(steps: Iterable[Gradients]) -> dict[tuple[int, int], list[Gradients]]:
+ByPlace: TypeAlias = dict[tuple[int, int], list[Gradients]]
+
+
+def _by_place(steps: Iterable[Gradients]) -> ByPlace:
     """Records by step, and by their order within it: a step may have several optimizers.
 
     What a step was made with by hand may be seen twice.
@@ -149,12 +155,38 @@ def _by_place(steps: Iterable[Gradients]) -> dict[tuple[int, int], list[Gradient
     made: Counter[int] = Counter()
     found: dict[tuple[int, int], list[Gradients]] = {}
     for gradients in steps:
-        if gradients.taken == "in the end":
-            found[gradients.step, made[gradients.step] - 1].append(gradients)
+        if gradients.taken in ("in the end", "in the step"):
+            place = gradients.step, made[gradients.step] - 1
+            earlier = found[place] if gradients.taken == "in the end" else []
+            found[place] = [*earlier, gradients]
             continue
         found[gradients.step, made[gradients.step]] = [gradients]
         made[gradients.step] += 1
     return found
+
+
+def _as_called(own: ByPlace, alone: ByPlace) -> tuple[ByPlace, ByPlace]:
+    """A rank's records, each at the place at which one process calls the same optimizer; and its.
+
+    Where each parameter's hook calls an optimizer of its own, the order is that of gradients, which
+    is another one in FSDP's passes. Then the others have theirs, or not yet.
+    """
+    own, alone = dict(own), dict(alone)
+    for step in {step for step, _ in own}:
+        called = [frozenset(own[place][0].owned) for place in sorted(own) if place[0] == step]
+        wanted = [frozenset(alone[place][0].owned) for place in sorted(alone) if place[0] == step]
+        if called == wanted or Counter(called) != Counter(wanted) or len({*called}) < len(called):
+            continue
+        made = [[*map(_of_its_own, own[step, place])] for place in range(len(called))]
+        for place, names in enumerate(wanted):
+            own[step, place] = made[called.index(names)]
+            alone[step, place] = [*map(_of_its_own, alone[step, place])]
+    return own, alone
+
+
+def _of_its_own(gradients: Gradients) -> Gradients:
+    values = tuple(pair for pair in gradients.values if pair[0] in gradients.owned)
+    return replace(gradients, values=values)
 
 
 def _wrong_gradients(
@@ -242,7 +274,8 @@ def judge_use(history: History, traits: AbstractSet[str]) -> tuple[Violation, ..
 
 
 def _without(history: History, kind: type[Wrapped | Pass], words: str) -> Iterator[Violation]:
-    """The ranks that came to their end without a record of which each must have some."""
+    """Yield a violation for each rank that came to its end without a record of a kind that each
+    must have."""
     there = {seen.rank for seen in history if isinstance(seen, kind)}
     for rank in ranks_that_came_through(history):
         if rank not in there:

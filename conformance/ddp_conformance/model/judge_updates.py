@@ -19,7 +19,12 @@ from ddp_conformance.model.judge import WRAPPING, after_step
 from ddp_conformance.model.owners import Owners
 from ddp_conformance.model.rounding_limits import RoundingLimits
 
-STATE_NOT_GIVEN = "has an optimizer whose state one process cannot take over"
+AT_A_STEP = ("at the step", "in the step")
+
+STATE_NOT_GIVEN = (
+    "has an optimizer whose state one process cannot take over: it shards it by itself, as "
+    "ZeroRedundancyOptimizer does, or has other parameters than in one process"
+)
 
 
 def judge_updates(history: History) -> tuple[Violation, ...]:
@@ -59,9 +64,10 @@ def _between_ranks(history: History) -> Iterator[str]:
         if isinstance(seen, State):
             content = {owners.one_name(name): digest for name, digest in seen.parameters}
             states[seen.moment][seen.rank] = content
-        elif isinstance(seen, Gradients) and not seen.alone and seen.taken == "at the step":
+        elif isinstance(seen, Gradients) and not seen.alone and seen.taken in AT_A_STEP:
             values = {owners.one_name(name): own for name, own in seen.values}
-            gradients[seen.rank, seen.step].append(values)
+            calls = gradients[seen.rank, seen.step]
+            calls[len(calls) - (seen.taken == "in the step") :] = [values]
     for step in sorted({step for _, step in gradients}):
         earlier = states[WRAPPING if step == 1 else after_step(step - 1)]
         later = states[after_step(step)]

@@ -11,9 +11,9 @@ from ddp_conformance.model.history import Buffers, State, Statistics, Tied, Wrap
 
 
 class Owners:
-    """By all that is known of them: what a rank has once it must have always.
+    """The ranks that have each parameter and buffer, by all that their records show.
 
-    What a rank never has is another one's alone.
+    What a rank has once it must have always; what it never has is another one's alone.
     """
 
     def __init__(self, history: History) -> None:
@@ -38,20 +38,30 @@ class Owners:
         return self._first.get(name, name)
 
     def have(self, rank: int, name: str) -> bool:
-        """Whether this rank has it at any time."""
+        """Whether this rank has the parameter or buffer at any time."""
         return name in self._names[rank]
 
     def train_elsewhere(self, rank: int, name: str) -> bool:
-        """Whether this rank is known to have no such parameter, and another one to train it."""
+        """Whether this rank is known not to train the parameter, and another one to train it."""
         return (
             rank in self._trained
             and not self._trains(rank, name)
-            and any(self._trains(other, name) for other in self._trained)
+            and (
+                any(self._trains(other, name) for other in self._trained)
+                or (
+                    not self._has(rank, name)
+                    and any(self._has(other, name) for other in self._trained)
+                )
+            )
         )
 
     def train_nothing(self, rank: int) -> bool:
         """Whether this rank is known to have no parameter to train."""
         return self._trained.get(rank) == ()
+
+    def _has(self, rank: int, name: str) -> bool:
+        """Whether it has it, maybe frozen."""
+        return any(self.one_name(own) == name for own in self._names[rank])
 
     def _trains(self, rank: int, name: str) -> bool:
         return any(self.one_name(own) == name for own in self._trained[rank])

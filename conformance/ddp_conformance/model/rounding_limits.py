@@ -72,7 +72,7 @@ def measured(
     largest: Distances = {}
     wanted = dict(_values(plain))
     for run in further:
-        for what, values in _values(run):
+        for what, values in dict(_values(run)).items():
             distance = _distance(values, wanted.get(what, ()))
             largest[what] = max(distance, largest.get(what, 0.0))
     for step, name, distance in updates:
@@ -93,13 +93,18 @@ def measured(
         )
 
 
+def is_repeated(run: Sequence[Record], other: Sequence[Record]) -> bool:
+    """Whether two runs have recorded the same, also where that is no number."""
+    return repr(run) == repr(other)
+
+
 def _values(run: Sequence[Record]) -> Iterator[tuple[tuple[int, What], Sequence[float]]]:
     calls: Counter[int] = Counter()
     for seen in run:
         if isinstance(seen, Gradients) and seen.taken != "in the end":
+            calls[seen.step] += seen.taken != "in the step"
             for name, values in seen.values:
-                yield (seen.step, ("gradient", calls[seen.step], name)), values
-            calls[seen.step] += 1
+                yield (seen.step, ("gradient", calls[seen.step] - 1, name)), values
         elif isinstance(seen, Decided):
             for name, value in wanted_of(seen).items():
                 yield (seen.step, ("decision", 0, name)), (value,)

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ddp_conformance.launched.process.optimizing import callers, digest
 from ddp_conformance.launched.process.saving import bare_name
@@ -35,11 +35,13 @@ from ddp_conformance.model.history import (
 )
 from ddp_conformance.model.judge import WRAPPING, after_step
 from ddp_conformance.model.kept_records import KeptRecords
+from ddp_conformance.model.optimizer_calls import OptimizerCalls
 from ddp_conformance.model.subjects import Trainee
 from ddp_conformance.model.taking_over import (
     Call,
     Followed,
     Snapshot,
+    dense,
     full,
     named,
     parameters_of,
@@ -53,7 +55,8 @@ _kept: list[Any] = []
 
 
 def keep(trainee: Trainee) -> None:
-    """Keep its model for good: freed after its group, DDP's reducer can hang (see the watch)."""
+    """Keep a trainee's model for good: freed after its group, DDP's reducer can hang (see the
+    watch)."""
     _kept.append(trainee)
 
 
@@ -70,7 +73,7 @@ def inner(model: nn.Module) -> nn.Module:
     return inner(wrapped) if isinstance(model, wrappers) and wrapped is not None else model
 
 
-AtCall: TypeAlias = Callable[[Call, Optimizer, dict[str, Tensor | None]], None]
+AtCall: TypeAlias = Callable[[Call, Optimizer, dict[str, Tensor | None], frozenset[str]], None]
 
 
 class StepObserver:
@@ -85,15 +88,20 @@ class StepObserver:
         *,
         alone: bool = False,
     ) -> None:
-        """With ``at_call``, which is called as an optimizer is about to step, with its number in
-        the step and the gradients."""
+        """
+        Args:
+            at_call: called as an optimizer is about to step, with the number of its call in the
+                step, the gradients, and the names of its own parameters.
+        """
         self._at_call = at_call
         self._model = model
         self._rank = rank
         self._records = records
         self._alone = alone
-        self._trained = [(name, p) for name, p in named(model) if p.requires_grad]
-        self._ids = {id(parameter) for _, parameter in self._trained}
+        self._parameters = [*named(model)]
+        self._unfrozen: set[str] = set()
+        """The names of those that had ``requires_grad`` at any time."""
+        self._names = {id(parameter): name for name, parameter in self._parameters}
         self._used: set[str] = set()
         self._passes = 0
         self._over = False
@@ -106,11 +114,24 @@ class StepObserver:
         """Optimizers in the order in which they first stepped."""
         self._after_backward: list[tuple[str, Tensor | None]] = []
         self._named_unlike: set[str] = set()
-        self._hook = register_optimizer_step_pre_hook(self._about_to_step)
+        self._reducing: Optimizer | None = None
+        """The optimizer whose own gradients may still change in its step."""
+        self._given = ""
+        """The digest of the gradients with which it was called."""
+        self._collectives_before = 0
+        self._optimizer_calls = OptimizerCalls(self._about_to_step, self._goes_on)
+        self._end_hook = register_optimizer_step_post_hook(self._has_stepped)
 
     def close(self) -> None:
-        """See no more optimizer steps."""
-        self._hook.remove()
+        """Stop watching optimizer steps."""
+        self._optimizer_calls.close()
+        self._end_hook.remove()
+
+    @property
+    def _trained(self) -> list[tuple[str, nn.Parameter]]:
+        """Parameters that are trained, or were: a layer may be frozen at first, or later."""
+        self._unfrozen.update(name for name, p in self._parameters if p.requires_grad)
+        return [(name, p) for name, p in self._parameters if name in self._unfrozen]
 
     def run(self, trainee: Trainee, steps: int, followed: Followed) -> None:
         """Make all steps of this rank, and keep what one process takes over."""
@@ -136,8 +157,7 @@ class StepObserver:
     def _snapshot(self) -> Iterator[Snapshot]:
         """Empty if an optimizer does not give its state, as one that ZeRO shards."""
         try:
-            names = {id(parameter): name for name, parameter in self._trained}
-            yield snapshot_of(self._model, names, self.optimizers)
+            yield snapshot_of(self._model, self._names, self.optimizers)
         except Exception:  # from the optimizer's code
             self._records.add(OneProcessEnds(self._rank, self._number + 1))
 
@@ -149,7 +169,9 @@ class StepObserver:
         found = trainee.step(number)
         if not self._stepped and self._contents() != before:
             self._stepped = True
-            self._unknown("steps without an optimizer")
+            self._unknown(
+                "changes its parameters, and steps no torch.optim.Optimizer that has them"
+            )
             self._record_gradients_of_hand_made_step()
         made = found if isinstance(found, Mapping) else {}
         values = tuple((str(name), float(value)) for name, value in made.items())
@@ -166,7 +188,7 @@ class StepObserver:
         """Twice: gradients that are reduced by hand are not right yet after the backward pass."""
         self._record_gradients(self._after_backward, "after backward")
         left = [(name, p.grad) for name, p in self._trained]
-        if any(gradient is not None and bool(gradient.any()) for _, gradient in left):
+        if any(gradient is not None and bool(dense(gradient).any()) for _, gradient in left):
             self._record_gradients(left, "in the end")
 
     def _look_for_unlike(self) -> None:
@@ -289,7 +311,7 @@ class StepObserver:
         """Take the norm of what a backward pass of a single process left."""
         result = run()
         self._note_gradients()
-        gradients = [p.grad.double() for _, p in self._trained if p.grad is not None]
+        gradients = [dense(p.grad).double() for _, p in self._trained if p.grad is not None]
         self._norm = nn.utils.get_total_norm(gradients).item()
         return result
 
@@ -307,15 +329,50 @@ class StepObserver:
             return args, {**kwargs, "closure": self._recording(optimizer, kwargs["closure"])}
         if len(args) > 1 and callable(args[1]):
             return (args[0], self._recording(optimizer, args[1]), *args[2:]), kwargs
-        self._called(optimizer)
+        # One process has the ranks' gradients at the last moment: its own are to be recorded.
+        gives = not self._alone or not self._optimizer_calls.goes_on(optimizer)
+        self._called(optimizer, gives=gives)
+        self._reducing, self._given = optimizer, self._own_gradients(optimizer)
+        self._collectives_before = _collectives()
         return None
 
-    def _called(self, optimizer: Optimizer) -> None:
+    def _goes_on(self, optimizer: Optimizer) -> None:
+        """Take the gradients again that a subclass may have reduced, with those it steps."""
+        if optimizer is self._reducing:
+            self._reducing = None
+            self._calls -= 1
+            self._called(optimizer, "in the step")
+
+    def _has_stepped(self, optimizer: Optimizer, *_: Any) -> None:
+        """Record what an optimizer that reduces by itself has left: they are its gradients."""
+        if optimizer is not self._reducing or any(one is optimizer for one in callers()):
+            return
+        self._reducing = None
+        reduced = _collectives() > self._collectives_before
+        left = [(name, p.grad) for name, p in self._trained]
+        if self._alone or not reduced or self._own_gradients(optimizer) == self._given:
+            return
+        if not any(isinstance(p, DTensor) for _, p in self._trained):
+            self._record_gradients(left, "in the end", self._owned(optimizer))
+        self._unknown(
+            "has an optimizer whose step() reduces gradients: reduce them before, in a hook of the "
+            "optimizer, or in a subclass that then calls super().step()"
+        )
+
+    def _own_gradients(self, optimizer: Optimizer) -> str:
+        parameters = (p for group in optimizer.param_groups for p in group["params"])
+        return digest([p.grad for p in parameters if p.grad is not None])
+
+    def _called(
+        self, optimizer: Optimizer, taken: Taken = "at the step", *, gives: bool = True
+    ) -> None:
         found = {name: None if p.grad is None else full(p.grad) for name, p in self._trained}
-        self._record_gradients([*found.items()])
+        owned = self._owned(optimizer)
+        self._record_gradients([*found.items()], taken, owned)
         if getattr(optimizer, "grad_scale", None) is not None:
             self._unknown("gives its optimizer a gradient scaler's scale")
-        self._at_call((self._number, self._calls), optimizer, found)
+        if gives:
+            self._at_call((self._number, self._calls), optimizer, found, frozenset(owned))
         self._calls += 1
 
     def _unknown(self, why: str) -> None:
@@ -335,21 +392,29 @@ class StepObserver:
             if number == 0:
                 self._called(optimizer)
             elif number == 1:
-                self._unknown("has an optimizer that calls its closure more than once")
+                self._unknown("has an optimizer that calls its closure more than once, as LBFGS")
             return result
 
         return recorded
 
     def _record_gradients(
-        self, found: Sequence[tuple[str, Tensor | None]], taken: Taken = "at the step"
+        self,
+        found: Sequence[tuple[str, Tensor | None]],
+        taken: Taken = "at the step",
+        owned: Sequence[str] = (),
     ) -> None:
         values = tuple((name, _values(gradient)) for name, gradient in found)
-        self._records.add(Gradients(self._rank, self._number, self._alone, values, taken))
+        self._records.add(
+            Gradients(self._rank, self._number, self._alone, values, taken, tuple(owned))
+        )
 
     def _trains(self, optimizer: Optimizer) -> bool:
         """Whether it has some of the model's parameters."""
-        owned = (p for group in optimizer.param_groups for p in group["params"])
-        return any(id(parameter) in self._ids for parameter in owned)
+        return bool(self._owned(optimizer))
+
+    def _owned(self, optimizer: Optimizer) -> list[str]:
+        parameters = (p for group in optimizer.param_groups for p in group["params"])
+        return [self._names[id(one)] for one in parameters if id(one) in self._names]
 
 
 def _unlike_one_process(module: nn.Module) -> Literal["BatchNorm", "Dropout"] | None:
@@ -361,7 +426,7 @@ def _unlike_one_process(module: nn.Module) -> Literal["BatchNorm", "Dropout"] | 
 
 
 def _values(tensor: Tensor | None) -> tuple[float, ...]:
-    return () if tensor is None else tuple(full(tensor).double().reshape(-1).tolist())
+    return () if tensor is None else tuple(dense(full(tensor)).double().reshape(-1).tolist())
 
 
 def _collectives() -> int:

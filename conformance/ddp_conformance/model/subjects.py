@@ -65,11 +65,11 @@ class TrainStep(Subject):
     """Steps that are made, from number 0 on; at least 2. What happens every tenth time shows in 13
     of them."""
     reason: str = ""
-    """Why it has the trait ``batch_statistics``, which needs one."""
+    """Why the subject has the trait ``batch_statistics``, which needs a reason."""
 
     @property
     def limit(self) -> float:
-        """The tolerance, its own or the default."""
+        """The tolerance, the subject's own or the default."""
         return TOLERANCE if self.tolerance is None else self.tolerance
 
     def __post_init__(self) -> None:

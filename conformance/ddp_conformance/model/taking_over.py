@@ -52,6 +52,20 @@ class Followed:
     """The parameters after each step."""
     gradients: dict[Call, dict[str, Tensor | None]] = field(default_factory=dict)
     """The gradients with which an optimizer was called."""
+    owned: dict[Call, frozenset[str]] = field(default_factory=dict)
+    """The names of the parameters of the optimizer that was called."""
+
+    def call_like(self, call: Call, owned: frozenset[str], given: Collection[Call]) -> Call:
+        """The call of this step with the same parameters, or else the one in the same place.
+
+        Hooks of the backward pass may call one process's optimizers in another order.
+        """
+        same = [
+            one
+            for one, names in self.owned.items()
+            if one[0] == call[0] and names == owned and one not in given
+        ]
+        return call if call in same or not same else same[0]
 
 
 def named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -73,18 +87,34 @@ def full(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
+def dense(tensor: Tensor) -> Tensor:
+    """With all elements, as gradients of a sparse embedding are not."""
+    return tensor if tensor.layout == torch.strided else tensor.to_dense()
+
+
 def parameters_of(model: nn.Module) -> dict[str, Tensor]:
     """A copy of each parameter, put together; collectives if some are sharded."""
     return {name: full(parameter).clone() for name, parameter in named(model)}
 
 
-def lent_of(names: Iterable[str], rank: int, world_size: int) -> set[str] | None:
-    """The parameters that no rank before this one has; None if rank 0 has all. A collective."""
+def lent_of(kept: Followed, names: Iterable[str], rank: int, world_size: int) -> set[str] | None:
+    """The parameters that are taken from this rank; None if all are from rank 0. A collective.
+
+    Each is from the first rank whose optimizers have a state of it, or else that has it: ranks may
+    share out which of them updates which parameters, and then send these to the others.
+    """
+    stated = {name for one in kept.before for (name, _), state in one.states.items() if state}
     by_rank: list[Any] = [None] * world_size
-    dist.all_gather_object(by_rank, list(names))
-    if {*by_rank[0]}.issuperset(name for found in by_rank for name in found):
+    dist.all_gather_object(by_rank, {name: name in stated for name in names})
+    lenders: dict[str, int] = {}
+    for wanted in (True, False):
+        for lender, found in enumerate(by_rank):
+            for name, has_state in found.items():
+                if has_state or not wanted:
+                    lenders.setdefault(name, lender)
+    if not any(lenders.values()):
         return None
-    return {*by_rank[rank]}.difference(*by_rank[:rank])
+    return {name for name, lender in lenders.items() if lender == rank}
 
 
 def snapshot_of(
@@ -164,7 +194,8 @@ def _only(kept: Followed, names: Collection[str]) -> Followed:
         for snapshot in kept.before
     ]
     gradients = {call: among(found) for call, found in kept.gradients.items()}
-    return Followed(kept.seen, before, [*map(among, kept.after)], gradients)
+    owned = {call: own & {*names} for call, own in kept.owned.items()}
+    return Followed(kept.seen, before, [*map(among, kept.after)], gradients, owned)
 
 
 def _union(kept: Sequence[Followed]) -> Followed:
@@ -181,6 +212,7 @@ def _union(kept: Sequence[Followed]) -> Followed:
             content.update(own)
         for call, gradients in one.gradients.items():
             found.gradients.setdefault(call, {}).update(gradients)
+            found.owned[call] = found.owned.get(call, frozenset()) | one.owned[call]
     return found
 
 

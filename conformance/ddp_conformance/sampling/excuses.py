@@ -31,7 +31,8 @@ def declarations(subject: Delivering, runs: Sequence[Run]) -> Iterator[Deliverin
 
 
 def _options(subject: Delivering, runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
-    """No copies if they are as many as ranks: a part that shares out nothing looks the same."""
+    """Yield the options to try. Copies are none if they are as many as ranks: a part that shares
+    out nothing looks the same."""
     other = subject.traits - _SHARES
     for shares in ({"pads"}, {"drops"}):
         yield {"traits": other | shares, "batch_size": 1}

@@ -37,7 +37,7 @@ class Share(Record):
     epoch: int
     batches: int
     exhausted: bool
-    """The same as for :class:`EpochEnd`."""
+    """False if the pass was cut off, because far more came than the data set holds."""
     indices: tuple[int, ...]
     """Indices in the order of delivery."""
 

@@ -21,7 +21,7 @@ SHOWN = 6
 """Indices shown of an order."""
 
 RELIABLE_ORDER = 8
-"""With this many samples, a repeated order is no coincidence (1 in 8! = 40,320)."""
+"""The least number of samples with which a repeated order is no coincidence (1 in 8! = 40,320)."""
 
 
 LEAST_DRAWS = 3

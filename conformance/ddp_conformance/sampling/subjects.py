@@ -90,8 +90,8 @@ class Sampler(Subject):
     where all of them are made full, 1 where only the ranks' numbers of samples are made equal; with
     ``dynamic_batches`` those of the largest batch."""
     min_size: int = 0
-    """Samples for each rank that it needs: with fewer than ``min_size * case.world_size`` all ranks
-    may raise the same exception."""
+    """Samples for each rank that the subject needs: with fewer than ``min_size * case.world_size``
+    all ranks may raise the same exception."""
     copies: int = 1
     """Times that each sample comes in an epoch, as with repeated augmentation."""
     groups: Groups | None = None
@@ -125,15 +125,15 @@ class Loader(Subject):
     numbers, tensors, arrays, or lists of them. Without it only python's, NumPy's and torch's global
     generators are looked at, and none of the data set's own."""
     batch_size: int = 1
-    """The same as for :class:`Sampler`."""
+    """``batch_size`` as for :class:`Sampler`."""
     min_size: int = 0
-    """The same as for :class:`Sampler`."""
+    """``min_size`` as for :class:`Sampler`."""
     copies: int = 1
-    """The same as for :class:`Sampler`."""
+    """``copies`` as for :class:`Sampler`."""
     groups: Groups | None = None
-    """The same as for :class:`Sampler`."""
+    """``groups`` as for :class:`Sampler`."""
     draws: Callable[[int], int] | None = None
-    """The same as for :class:`Sampler`."""
+    """``draws`` as for :class:`Sampler`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

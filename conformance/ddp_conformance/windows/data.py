@@ -21,18 +21,18 @@ class Stamp:
     """The origin of one delivered sample, as the sample carries it."""
 
     index: int
-    """Position in its window."""
+    """Position of the sample in its window."""
     window: str
     version: int
-    """Number of the rebuild that it comes from."""
+    """Number of the rebuild from which the sample comes."""
     token: str = ""
-    """Unique for the objects of that rebuild; empty if the sample carries none."""
+    """A text that is unique for the objects of the rebuild; empty if the sample carries none."""
     rank: int | None = None
     """The rank that the reading code found for itself, if the sample carries it."""
     worker: int | None = None
-    """-1 for the process of the rank itself."""
+    """Number of the DataLoader worker; -1 for the process of the rank itself."""
     repeated: bool = False
-    """True if it only fills up a shard."""
+    """True if the sample only fills up a shard."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class WindowRun:
     datamodule: Any
     """A ``LightningDataModule``."""
     callbacks: Sequence[Any] = ()
-    """The callbacks that move its windows, in the order in which the Trainer gets them."""
+    """The callbacks that move the windows, in the order in which the Trainer gets them."""
     reload_every: int = 1
     """The Trainer's ``reload_dataloaders_every_n_epochs``."""
     use_distributed_sampler: bool = True

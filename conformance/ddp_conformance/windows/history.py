@@ -19,7 +19,7 @@ class WindowSample(Record):
     step: int
     """Number of the batch within the epoch of this rank."""
     index: int
-    """Position in its window."""
+    """Position of the sample in its window."""
     window: str
     version: int
     announced_window: str
@@ -38,10 +38,10 @@ class WindowPart(Record):
     stage: Stage
     epoch: int
     version: int
-    """The announced one."""
+    """The version that was announced."""
     part: str
     identity: int
-    """Equal for the same object. All of them are kept alive until the run is over, so a
+    """A number, equal for the same object. All objects are kept alive until the run is over, so a
     number, unlike ``id()``, is never given out again."""
 
 

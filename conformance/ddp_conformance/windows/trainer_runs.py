@@ -81,7 +81,7 @@ class CaseEnvironment(ClusterEnvironment):
         return self._place.world_size
 
     def set_world_size(self, size: int) -> None:
-        """Lightning's count is the one that we gave it."""
+        """Do nothing: Lightning's count is the one that we gave it."""
 
     def global_rank(self) -> int:
         return self._place.rank
@@ -100,7 +100,7 @@ class UnwrappedStrategy(DDPStrategy):
     """DDP without gradients: ranks that differ in their number of batches do not hang."""
 
     def configure_ddp(self) -> None:
-        """There is nothing to reduce."""
+        """Do nothing: there is nothing to reduce."""
 
 
 class Passive(LightningModule):

@@ -39,13 +39,13 @@ class Pending:
 
     paths: tuple[str, ...]
     acted: tuple[str, ...]
-    """What it has changed since its last exchange."""
+    """What the rank has changed since its last exchange."""
     acts: int
-    """How often it did."""
+    """How often the rank has changed something since its last exchange."""
 
     @property
     def again(self) -> bool:
-        """Whether it tries what it has tried already, as one that waits for a lock."""
+        """Whether the rank tries what it has tried already, as one that waits for a lock."""
         return set(self.paths) <= set(self.acted)
 
 
@@ -110,7 +110,8 @@ class Arriving:
 
     @property
     def has_acted(self) -> bool:
-        """Whether it has changed something since its last exchange, for which it was held."""
+        """Whether this rank has changed something since its last exchange, for which it was
+        held."""
         return self._acts > 0
 
     def gather(self, obj: Any) -> list[Any]:
@@ -162,7 +163,7 @@ class Arriving:
         return (os.getpid(), threading.get_ident()) == (self._process, self._thread)
 
     def _come_after_reading(self) -> None:
-        """In a thread or child of this rank: wait until all ranks have read, this one as well.
+        """Wait, in a thread or child of this rank, until all ranks have read, this one as well.
 
         Or until the thread that makes the collectives waits, for this one, and all others for that.
         """
@@ -224,7 +225,7 @@ class Arriving:
         return self._marks / f"{rank}-held"
 
     def _all_held(self) -> dict[int, Pending] | None:
-        """This rank and those that are held, if all others wait; None if one does not."""
+        """This rank and those that are held, if all others wait; None if one of them does not."""
         following = self._arrived() + 1
         found: dict[int, Pending] = {}
         for rank in range(self.world_size):
@@ -267,7 +268,7 @@ class Arriving:
         return self._marks / f"{rank}-waiting"
 
     def _waits_in_group(self, rank: int) -> bool:
-        """Whether it waits there for this rank."""
+        """Whether a rank waits for this one at a collective of a group that leaves out ranks."""
         with suppress(FileNotFoundError, ValueError):  # the second: it is just being written
             group, number, members = json.loads(self._waiting(rank).read_text(encoding="utf-8"))
             return self.rank in members and not self._at(group, number, self.rank).exists()

@@ -26,12 +26,12 @@ class ReadBack(Record):
     numbers: tuple[int, ...]
     """Record numbers in the order in which they stand."""
     problem: str = ""
-    """Why they could not be read."""
+    """Why the records could not be read; empty if they could."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedPaths(Record):
-    """Where a writer reports that it writes."""
+    """The paths to which a writer reports that it writes."""
 
     paths: tuple[str, ...]
     missing: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Opened(Record):
     lock: bool = False
     """Whether this rank locked the file, and it is empty."""
     claim: str = ""
-    """Of ranks with the same claim, one has written it, and the others were refused."""
+    """The claim on the file: one rank with it has written, and the others with it were refused."""
     own: bool = False
     """Whether this rank has written what it claims; two that have are two that write."""
 

@@ -216,7 +216,7 @@ def observe_preparation(
 
 
 def observe_on_machines(subject: Preparation, case: Case, ranks: Ranks) -> Iterator[Record]:
-    """The same as under torchrun on several machines, none of which sees another one's files."""
+    """Prepare as under torchrun on several machines, none of which sees another one's files."""
     place = Place(case.rank, case.world_size, several_machines(case.world_size))
     own = case.directory.with_name(f"{case.directory.name}-machine-{place.machine}")
     if place.local_rank == 0:

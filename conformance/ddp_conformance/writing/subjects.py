@@ -34,7 +34,7 @@ class Writer(Subject):
     """Reads the record numbers back from the shared folder, in the order in which they stand;
     raises for content that cannot be read. None if the files hold no such records."""
     paths: Callable[[Any], tuple[str | Path, ...]] = no_paths
-    """Where the writer writes; called on every rank after the last record."""
+    """Returns the paths to which the writer writes; called on every rank after the last record."""
     close: Callable[[Any], object] = not_closed
     """Called with the writer on every rank after the last record: what buffers writes then."""
 
@@ -55,7 +55,8 @@ class Guard(Subject):
     kind: ClassVar[str] = "guard"
 
     launchers: tuple[str, ...] = ("torchrun", "lightning")
-    """Launchers that it must work under; it may also raise on all ranks. ``slurm`` is known too."""
+    """Launchers under which the guard must work; it may also raise on all ranks. ``slurm`` is known
+    too."""
 
 
 @dataclass(frozen=True)

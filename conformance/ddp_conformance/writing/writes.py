@@ -54,7 +54,8 @@ class FileChange:
     paths: tuple[str, ...]
     """Paths below the folder; of a rename both."""
     takes: bool = False
-    """Whether only one can do it, of several that have looked whether it is to be done."""
+    """Whether only one rank can make the change, of several that have looked whether it is to be
+    made."""
     names: bool = False
     """A file that was written gets the name by which others know it."""
 
@@ -109,7 +110,8 @@ class WriteLog:
         self.paths[path] = claim and self.paths.get(path, claim)
 
     def written(self) -> Iterator[Written]:
-        """What is still there; a file that is gone was a step on the way to another one."""
+        """Yield the written files that are still there; one that is gone was a step on the way to
+        another."""
         for path in self.paths:
             with suppress(FileNotFoundError):
                 state = os.lstat(self._folder / path)

@@ -35,7 +35,7 @@ libraries.
 """
 
 _CALL_SITE = re.compile(r" \([^()]*:\d+\)|(?<= )/\S*/(?=\S+\.py:\d+)")
-"""Where a collective was called, and the folder of a file: places on the machine of the run."""
+"""Matches the line of a call and the folder of a file: places on the machine of the run."""
 
 WORDS = ("kept", "broken", "refuses", "says nothing")
 

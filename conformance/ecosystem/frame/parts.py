@@ -35,7 +35,7 @@ class Breach:
     truth: str
     """The script that shows the breach, as ``library/name.py`` below ``truth/``."""
     issue: str = ""
-    """Where it is known in public, as ``project#number``."""
+    """The public issue about the fault, as ``project#number``; empty for none."""
 
     def __post_init__(self) -> None:
         if not self.script.is_file():

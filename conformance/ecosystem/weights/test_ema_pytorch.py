@@ -32,7 +32,7 @@ def averaged(case: Case, model: nn.Module) -> tuple[nn.Module, Any, Callable[[in
 
 
 def ema_parameters(case: Case) -> tuple[nn.Module, Callable[[int], None]]:
-    """Its module has both models, so that both are judged."""
+    """Make a module that has both models, so that both are judged."""
     _, average, step = averaged(case, Net())
     return average, step
 

@@ -154,7 +154,8 @@ def cross_entropy(logits, wanted):
 
 
 def cast(model, dtype):
-    """In float32, a model follows torch's default dtype."""
+    """Return a model in a dtype; for float32 unchanged, as a model follows torch's default
+    dtype."""
     return model if dtype == "float32" else model.to(getattr(torch, dtype))
 
 

@@ -254,7 +254,7 @@ def test_convolutions(ddp, seed, samples, dtype):
 
 @BOTH
 def test_tensor_parallel(ddp, seed, samples, dtype):
-    """With plain parameters beside DTensors."""
+    """A plan for parts of layers leaves plain parameters beside DTensors."""
     model = cast(GPT(), dtype)
     if ddp.world == "two":
         tensor_parallel(model, init_device_mesh("cpu", (2,)))

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 DELAYS = json.loads(Path(os.environ["RACES_DELAYS"]).read_text())
-"""By the name of the file, the runs of its tests: each is a name and a list of delays."""
+"""The runs of a file's tests, by the file's name: each run is a name and a list of delays."""
 
 _lock = threading.Lock()
 _pending = []

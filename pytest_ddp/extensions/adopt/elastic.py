@@ -15,7 +15,8 @@ class LocalRendezvous:
         self._original: dict[str, Any] = {}
 
     def install(self) -> None:
-        """Replace them if the module is imported and has both; for the second time, do nothing."""
+        """Replace both functions if torch's module is imported and has them; do nothing the second
+        time."""
         module = sys.modules.get(_MODULE)
         own = {"_delay": self._delay, "get_method_name": _method_name}
         if module is not None and not self._original and own.keys() <= vars(module).keys():

@@ -102,7 +102,7 @@ class Judge:
 
     @staticmethod
     def _is_late(watched: Watched, nodeid: str) -> bool:
-        """Whether it is of an earlier test, and this one has not waited for it.
+        """Whether a process is of an earlier test, and this one has not waited for it.
 
         A wide fixture is of no single test.
         """
@@ -180,7 +180,7 @@ def _end(watched: Watched) -> str:
 
 
 def _noted(seen: str, site: str) -> str:
-    """Its last place according to its status page, all that is left after SIGKILL."""
+    """The last place of a process by its status page, which is all that is left after SIGKILL."""
     words, place = stack_dumps.last_place(seen, site)
     return f", {words} {stack_dumps.shorten(place)}" if place else ""
 

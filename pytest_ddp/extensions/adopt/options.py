@@ -59,7 +59,7 @@ class AdoptOptions:
 
     @classmethod
     def of(cls, config: pytest.Config) -> AdoptOptions:
-        """Read them.
+        """Read the options of the command line and the ini file.
 
         Raises:
             pytest.UsageError: a value is not allowed.

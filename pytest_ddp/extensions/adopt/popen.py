@@ -31,7 +31,7 @@ class ServedPopen(_Popen):  # type: ignore[misc]
     DupFd = Inherited
 
     def __init__(self, process: Any, make: Make) -> None:
-        """Start it.
+        """Start the process.
 
         Args:
             process: the ``multiprocessing.Process``.
@@ -44,18 +44,18 @@ class ServedPopen(_Popen):  # type: ignore[misc]
         self._make = make
         self.name: str = process.name
         self.files = RankFiles()
-        """Files into which its instruments write."""
+        """Files into which the instruments of the process write."""
         self.ended_by_test = False
-        """Whether the test has terminated or killed it."""
+        """Whether the test has terminated or killed the process."""
         self.was_joined = False
-        """Whether something has waited for its end."""
+        """Whether something has waited for the end of the process."""
         self.exit_code_was_read = False
-        """Whether the test has read its exit code."""
+        """Whether the test has read the exit code of the process."""
         super().__init__(process)
 
     @property
     def has_returned(self) -> bool:
-        """Whether its target has returned, and the process has ended normally."""
+        """Whether the target has returned, and the process has ended normally."""
         return self.files.mark().phase == RETURNED
 
     def wait(self, timeout: float | None = None) -> int | None:
@@ -64,9 +64,9 @@ class ServedPopen(_Popen):  # type: ignore[misc]
         return code
 
     def is_reaped(self, timeout: float) -> bool:
-        """Whether it has ended, at most ``timeout`` seconds from now; nobody has joined it so.
+        """Whether the process ends within ``timeout`` seconds; nobody has joined it so.
 
-        Not by its sentinel, which the kernel closes a moment before.
+        The sentinel does not show that: the kernel closes it a moment before.
         """
         if self.poll() is None:
             processes.wait_for_end([self.pid], timeout)

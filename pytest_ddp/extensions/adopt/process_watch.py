@@ -42,15 +42,15 @@ class ProbedProcess:
         self.joined = False
         self.rank = -1
         self.released = False
-        """Whether its function has returned: it issues no further collectives."""
+        """Whether the function of the process has returned: it issues no further collectives."""
         self.status: RankStatus | None = None
-        """Its last answer."""
+        """The last answer of the process to a probe; None if there was none."""
         self._pidfd = pidfd
         self._stacks = stacks
 
     @property
     def number(self) -> int:
-        """Its rank; if it has none now, a unique negative number."""
+        """The rank of the process; if it has none now, a unique negative number."""
         return self.rank if self.rank >= 0 else -self.pid
 
     @property
@@ -58,14 +58,14 @@ class ProbedProcess:
         return os.fstat(self._stacks).st_size > 0
 
     def fileno(self) -> int:
-        """Readable when the process has ended."""
+        """A descriptor that is readable when the process has ended."""
         return self._pidfd
 
     def send(self, message: Probe) -> None:
         self.channel.send(message)
 
     def signal(self, number: int) -> None:
-        """Send a signal to it, never to another process that has reused its pid."""
+        """Send a signal to the process, never to another one that has reused its pid."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, number)
 
@@ -103,7 +103,7 @@ class ProcessWatch:
         return None if self._prober is None else self._prober.due_in()
 
     def close(self) -> None:
-        """Close all that it holds open: a fork of the service must not have it."""
+        """Close all descriptors of the watch: a fork of the service must not have them."""
         self._pytest.close()
         for process in self._processes:
             process.close()

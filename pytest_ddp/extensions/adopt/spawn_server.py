@@ -42,7 +42,7 @@ class SpawnServer:
     """One service, from its start until the pytest process ends."""
 
     def __init__(self, environment: dict[str, str]) -> None:
-        """Start it; it imports torch meanwhile.
+        """Start the service; it imports torch meanwhile.
 
         Args:
             environment: the environment of the service.
@@ -66,7 +66,7 @@ class SpawnServer:
         process.returncode = 0  # it outlives the pytest process, and Popen must not warn
 
     def fits(self, environment: dict[str, str]) -> bool:
-        """Whether its imports are also right for these variables."""
+        """Whether what the service has imported is right for these variables, too."""
         return self._problem is None and _read_at_import(environment) == self._for
 
     def collected(self, message: Collected) -> None:

@@ -24,11 +24,11 @@ class ExitDeadline(enum.IntEnum):
     """The phase at whose end the exit is judged; later if the process still runs."""
 
     NOW = 0
-    """The phase that started it."""
+    """The phase that started the process."""
     TEARDOWN = 1
-    """The test's teardown: a function-scoped fixture started it."""
+    """The test's teardown: a function-scoped fixture started the process."""
     END = 2
-    """The session's last teardown: a fixture of a wider scope started it."""
+    """The session's last teardown: a fixture of a wider scope started the process."""
 
 
 class Watched:
@@ -39,19 +39,20 @@ class Watched:
     ) -> None:
         self.popen = popen
         self.label = popen.name
-        """Its name in texts."""
+        """The name of the process in texts."""
         self.raised = ""
-        """Type and message of the exception that torch keeps of it; empty for none."""
+        """Type and message of the exception that torch keeps of the process; empty for none."""
         self.nodeid = nodeid
-        """The test that started it."""
+        """The node id of the test that started the process."""
         self.due = deadline
         self.is_judged = judged
-        """Whether the test is responsible for its exit; for the workers of a pool, the pool is."""
+        """Whether the test is responsible for the exit of the process; for a pool's workers, the
+        pool is."""
         self.rank = -1
         self.status: RankStatus | None = None
-        """Its last answer, if it is part of a hang."""
+        """The last answer of the process, if it is part of a hang."""
         self.hang: Hang | None = None
-        """The hang for which it was killed."""
+        """The hang for which the process was killed."""
 
 
 class Watcher:

@@ -3,7 +3,7 @@
 FOLDER = "__comms__"
 """Snapshots are in a folder of this name beside the tests."""
 OPTION_GROUP = "communication of ddp tests"
-"""In ``pytest --help``, for options of ``portable=``, too."""
+"""The title in ``pytest --help``, for options of ``portable=``, too."""
 
 UNLIKE_COMMUNICATION = "DDP-064"
 """The code of a test that communicates something else than it should."""

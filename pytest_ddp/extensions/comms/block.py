@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from pytest_ddp.extensions.comms import UNLIKE_COMMUNICATION, UNUSABLE_BLOCK, stack
 from pytest_ddp.extensions.comms.modules import Modules, is_in_backward
-from pytest_ddp.extensions.comms.records import Communication, Entry, Moment, Record, unknown_group
+from pytest_ddp.extensions.comms.records import Communication, Entry, Moment, Record
 from pytest_ddp.extensions.comms.snapshot import lines_of
 from pytest_ddp.extensions.comms.snapshot_files import compare
 from pytest_ddp.protocol.messages import coded
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 _RED_OP_TYPES: Any = dist.ReduceOp.RedOpType
 _REDUCE_OPS = {int(op): name for name, op in _RED_OP_TYPES.__members__.items()}
-_MESSAGES = frozenset({"send", "recv"})
 _PLAIN_LABELS = {"default_pg": "world", "undefined": "", "": ""}
 """Descriptions that torch gives to groups by itself."""
 
@@ -77,7 +76,7 @@ class _Seen(NamedTuple):
     bytes: int
     dtype: torch.dtype | None
     reduce_op: Any
-    """Boxed: to look into it takes as long as to read a short stack."""
+    """The boxed reduction: to look into it takes as long as to read a short stack."""
     root: int | None
     peer: int | None
     is_async: bool
@@ -123,11 +122,11 @@ class Comms(Communication):
         """Groups whose operations cannot be seen, as those written in Python."""
 
     def __enter__(self) -> Self:
-        global _open
+        global open_comms
         frame = user_frame(_getframe(1))
         place = "?" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        if _open is not None:
-            first = _open.opened_at
+        if open_comms is not None:
+            first = open_comms.opened_at
             raise _unusable(f"ddp.comms: blocks do not nest; leave the one opened at {first} first")
         if self.opened_at:
             raise _unusable(f"ddp.comms: used before, at {self.opened_at}; make one per block")
@@ -140,7 +139,7 @@ class Comms(Communication):
             _BlockEvents(self._begins, self._returned), needs
         )
         self._before = dict(_numbers())
-        _open = self
+        open_comms = self
         used.append(self)
         try:
             self._modules.attach()
@@ -153,7 +152,7 @@ class Comms(Communication):
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         __tracebackhide__ = True
-        was_open = _open is self
+        was_open = open_comms is self
         try:
             missed = self._missed() if was_open else {}
         finally:
@@ -172,11 +171,11 @@ class Comms(Communication):
 
     def close(self) -> None:
         """Stop recording; the records stay."""
-        global _open
-        if _open is self:
+        global open_comms
+        if open_comms is self:
             self._end()
             self._modules.detach()
-            self._frame = _open = None
+            self._frame = open_comms = None
             self.unseen = tuple(name for name, group in _all_groups() if not _is_torchs(group))
 
     def assert_matches_snapshot(self, name: str = "") -> None:
@@ -224,21 +223,19 @@ class Comms(Communication):
             bucket = None
             if in_backward and context.is_bucket and form.operation == "all_reduce":
                 bucket = self._modules.take_bucket(tensors[0].numel(), tensors[0].dtype)
-            names, args = given.names, given.args
-            reduce_op, root = names.get("reduce_op"), names.get("root_rank")
-            peer, is_async = names.get("dst", names.get("src")), names.get("async_op")
             fields = (
                 form,
                 context,
                 name,
                 len(tensors),
-                *_extent(tensors),
+                sum([one.numel() for one in tensors]),
+                sum([one.nbytes for one in tensors]),
                 tensors[0].dtype if tensors else None,
-                None if reduce_op is None else args[reduce_op],
-                None if root is None else args[root],
-                None if peer is None else args[peer],
-                # A call may leave out the last arguments.
-                is_async is not None and (len(args) <= is_async or args[is_async]),
+                given.get("reduce_op"),
+                given.get("root_rank"),
+                given.get("dst", given.get("src", -1 if form.is_message else None)),
+                # Where a call leaves out the last arguments, it is.
+                given.get("async_op", "async_op" in given.names),
                 self._modules.steps,
                 in_backward,
                 self._modules.in_backward if in_backward else None,
@@ -274,10 +271,10 @@ class Comms(Communication):
         issued_in = self._modules.name(context.issued_in)
         if issued_in is None:  # the model's own name is empty
             issued_in = seen.backward_of
-        recv = form.operation == "recv"
+        called = f"c++.{form.name}" if context.issuer == "c++" else context.issuer or form.name
         return Record(
             operation=objects or form.operation,
-            form=objects or _form(form, context.issuer),
+            form=objects or called,
             group=label,
             members=members,
             tensors=seen.tensors,
@@ -286,8 +283,8 @@ class Comms(Communication):
             bytes=None if objects else seen.bytes,
             reduce_op=reduction_of(seen.reduce_op),
             root=seen.root,
-            peer=-1 if recv and seen.peer is None else seen.peer,
-            is_async=seen.is_async or (form.operation in _MESSAGES and not context.is_waited),
+            peer=seen.peer,
+            is_async=seen.is_async or (form.is_message and not context.is_waited),
             cpu_form=bool(objects) or form.name in context.cpu_forms,
             step=seen.step,
             phase="backward" if seen.in_backward else "" if issued_in is None else "forward",
@@ -303,7 +300,7 @@ class Comms(Communication):
 
         Numbers come first, and a group on which another thread is about to finish one is left out.
         """
-        numbers, labels = dict(_numbers()), dict(_labels())
+        numbers, labels = dict(_numbers()), _labels()
         with self._lock:
             busy = {operation.group for operation in [*self._running_operations]}
             missed = {
@@ -314,25 +311,10 @@ class Comms(Communication):
         return {label: number for label, number in missed.items() if number > 0}
 
 
-_open: Comms | None = None
+open_comms: Comms | None = None
+"""The block that is open in this process."""
 used: list[Comms] = []
 """The blocks of the running test."""
-
-
-def open_block() -> Comms | None:
-    """The block that is open in this process."""
-    return _open
-
-
-def _form(form: Form, issuer: str) -> str:
-    return f"c++.{form.name}" if issuer == "c++" else issuer or form.name
-
-
-def _extent(tensors: tuple[Any, ...]) -> tuple[int, int]:
-    """Elements and bytes."""
-    if len(tensors) == 1:
-        return tensors[0].numel(), tensors[0].nbytes
-    return sum([tensor.numel() for tensor in tensors]), sum([one.nbytes for one in tensors])
 
 
 # ------------------------------------------------------------------ groups
@@ -347,11 +329,10 @@ def _is_torchs(group: Any) -> bool:
     return type(group) is dist.ProcessGroup
 
 
-def _labels() -> Iterable[tuple[str, str]]:
-    return [
-        (name, described(group).label if _is_torchs(group) else name)
-        for name, group in _all_groups()
-    ]
+def _labels() -> dict[str, str]:
+    return {
+        name: described(group).label if _is_torchs(group) else name for name, group in _all_groups()
+    }
 
 
 def described(group: Any) -> _Group:
@@ -363,9 +344,8 @@ def described(group: Any) -> _Group:
 
 def _name_of(group: object) -> str | None:
     if isinstance(group, str):
-        labels = [label for _, label in _labels()]
-        if group not in labels:
-            raise unknown_group(group, labels)
+        if group not in _labels().values():
+            raise _unknown_group(group)
         return None
     if isinstance(group, DeviceMesh):
         group = group.get_group()
@@ -375,7 +355,13 @@ def _name_of(group: object) -> str | None:
                 words = f"ddp.comms: {name} is written in Python: its calls are not seen"
                 raise coded(ValueError(words), UNUSABLE_BLOCK)
             return name
-    raise unknown_group(group, [label for _, label in _labels()])
+    raise _unknown_group(group)
+
+
+def _unknown_group(group: object) -> ValueError:
+    there = ", ".join(sorted({*_labels().values()}))
+    words = f"ddp.comms: no group {group!r} on this rank; the groups are {there}"
+    return coded(ValueError(words), UNUSABLE_BLOCK)
 
 
 def _numbers() -> Iterable[tuple[str, int]]:

@@ -21,14 +21,8 @@ def is_in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
-def names_of(model: torch.nn.Module) -> dict[int, str]:
-    """Names by ``id``, as they are without wrappers; the model's own is empty."""
-    found: dict[int, str] = {}
-    _name(model, "", found)
-    return found
-
-
 def _name(module: torch.nn.Module, name: str, found: dict[int, str]) -> None:
+    """Find the names of a module and those in it, by ``id``, as they are without wrappers."""
     if id(module) not in found:
         found[id(module)] = name
         for child, inner in module.named_children():
@@ -54,15 +48,11 @@ class _Hook:
             self._call(output)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _get_no_hook, ()
-
-
-def _get_no_hook() -> Callable[..., None]:
-    return _no_hook
+        return partial, (_no_hook,)
 
 
 def _no_hook(*_: Any) -> None:
-    """In place of a hook."""
+    """Do nothing, in place of a hook."""
 
 
 class Modules:
@@ -77,7 +67,10 @@ class Modules:
 
     def __init__(self, model: torch.nn.Module | None, note: Callable[[Moment], None]) -> None:
         self._model = model
-        self._names = {} if model is None else names_of(model)
+        self._names: dict[int, str] = {}
+        """Names of the model's modules by ``id``; the model's own is empty."""
+        if model is not None:
+            _name(model, "", self._names)
         self._note = note
         self._handles: list[Any] = []
         self._last_output: Callable[[], torch.Tensor | None] = lambda: None

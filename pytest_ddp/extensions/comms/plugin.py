@@ -40,7 +40,7 @@ def pytest_ddp_test_begins(item: pytest.Item) -> None:
 
 
 _item: pytest.Item | None = None
-"""The running test's."""
+"""The item of the running test."""
 
 
 def _comms(ddp: Ddp, model: torch.nn.Module | None = None, *, warmup: int = 0) -> Comms:
@@ -62,7 +62,7 @@ def _comms(ddp: Ddp, model: torch.nn.Module | None = None, *, warmup: int = 0) -
 
 _ITEMS = pytest.StashKey[list[pytest.Item]]()
 _PASSED = pytest.StashKey[set[str]]()
-"""Node ids."""
+"""Node ids of the tests that have passed."""
 _USED = pytest.StashKey[set[Path]]()
 """Snapshots that tests have compared or written."""
 
@@ -135,7 +135,7 @@ def pytest_runtest_teardown() -> Generator[None, None, None]:
         yield
     finally:
         blocks = _blocks()
-        left = None if blocks is None else blocks.open_block()
+        left = None if blocks is None else blocks.open_comms
         if left is not None:
             left.close()
     if left is not None:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from pytest_ddp.extensions.comms import UNLIKE_COMMUNICATION, UNUSABLE_BLOCK
-from pytest_ddp.extensions.comms.cpu_forms import OBJECTS
 from pytest_ddp.protocol.messages import coded
 from pytest_ddp.rank.operations.table import TABLE
 
+OBJECTS = frozenset(
+    {
+        *("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"),
+        *("send_object_list", "recv_object_list"),
+    }
+)
+"""Collectives of pickled objects: each is one record, whatever it is made of. Their sizes vary with
+what is pickled, and their tensors are where the backend has them."""
 _KIB = 1024
 _OPERATIONS = frozenset({form.operation for form in TABLE}) | OBJECTS
 _FORMS = frozenset({form.name for form in TABLE})
@@ -23,7 +30,7 @@ class Record:
     """One operation of one rank. Two are equal if all but their lines, steps and modules are."""
 
     operation: str
-    """By the public name in ``torch.distributed`` that stands for all its forms: ``all_gather``."""
+    """The public name in ``torch.distributed`` that stands for all its forms: ``all_gather``."""
     form: str
     """The form that was called: ``all_gather_into_tensor``; ``functional.all_reduce`` for a
     functional collective, ``c++.all_reduce`` for what C++ issues by itself."""
@@ -34,14 +41,14 @@ class Record:
     tensors: int
     """How many tensors are counted: several if calls were coalesced, or for lists."""
     elements: int | None
-    """Of these tensors; None for objects, whose pickles vary in size."""
+    """Elements of these tensors; None for objects, whose pickles vary in size."""
     dtype: str | None
-    """Such as ``float32``; None where there is no tensor."""
+    """torch's name, such as ``float32``; None where there is no tensor."""
     bytes: int | None
-    """Of all_gather's output, reduce_scatter's and all_to_all's input, else of the tensor; 0 for a
-    barrier, None for objects."""
+    """Bytes of all_gather's output, reduce_scatter's and all_to_all's input, else of the tensor; 0
+    for a barrier, None for objects."""
     reduce_op: str | None
-    """Such as ``SUM``."""
+    """torch's name, such as ``SUM``; None where nothing is reduced, and with torch 2.8."""
     root: int | None
     """Source or destination of a collective, as rank in the group."""
     peer: int | None
@@ -122,7 +129,7 @@ class Communication:
         return [record for record in self if record.cpu_form]
 
     def on(self, group: object) -> Communication:
-        """Those on one group: a process group, a mesh of one dimension, or a group's label.
+        """Operations on one group: a process group, a mesh of one dimension, or a group's label.
 
         Raises:
             ValueError: there is no such group; the text lists those that there are.
@@ -133,7 +140,7 @@ class Communication:
         return self._where(lambda record: record.group_name == name)
 
     def of(self, operation: str) -> Communication:
-        """Those of one operation, or of one form of it.
+        """Records of one operation, or of one form of it.
 
         Raises:
             ValueError: there is no such operation; the text lists those that there are.
@@ -166,28 +173,29 @@ class Communication:
         """
         __tracebackhide__ = True
         self._check(first)
-        module = belongs_to or "" if module is None else module
-        end: Callable[[Entry], bool] = _begins(then, module)
-        words = f"{then} of {module or 'the model'}"
-        if then not in ("forward", "backward"):
+        of_end = belongs_to
+        if then in ("forward", "backward"):
+            of_end = belongs_to or "" if module is None else module
+        else:
             self._check(then)
-            end, words = _is(then, belongs_to), _named(then, belongs_to)
         entries = self._entries()
-        place = next((n for n, entry in enumerate(entries) if _is(first, belongs_to)(entry)), None)
-        limit = next((n for n, entry in enumerate(entries) if end(entry)), None)
-        name = _named(first, belongs_to)
-        if place is None or limit is None:
-            lacking = name if place is None else words
-            words = f"ddp.comms: no {lacking} in the block\n{self}"
+        starts = [n for n, entry in enumerate(entries) if _is(entry, first, belongs_to)]
+        ends = [n for n, entry in enumerate(entries) if _is(entry, then, of_end)]
+        start, end = _named(first, belongs_to), _named(then, of_end)
+        if not starts or not ends:
+            words = f"ddp.comms: no {end if starts else start} in the block\n{self}"
             raise coded(AssertionError(words), UNLIKE_COMMUNICATION)
-        if place > limit:
-            words = f"ddp.comms: {name} comes after {words}\n{self.table()}"
+        if starts[0] > ends[0]:
+            words = f"ddp.comms: {start} comes after {end}\n{self.table()}"
             raise coded(AssertionError(words), UNLIKE_COMMUNICATION)
 
     def table(self) -> str:
         """A row for each kind of operation, for people."""
         rows = Counter(map(_row, self))
-        lines = [(*row, str(n), _total(size, n)) for (row, size), n in rows.items()]
+        lines = [
+            (*row, str(calls), "unknown" if size is None else size_text(size * calls))
+            for (row, size), calls in rows.items()
+        ]
         table = [_TITLES, *lines] if lines else []
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         marks = ["* torch asks for something else where tensors are not on a CPU"]
@@ -226,10 +234,6 @@ def _row(record: Record) -> tuple[tuple[str, ...], int | None]:
     ), record.bytes
 
 
-def _total(size: int | None, calls: int) -> str:
-    return "unknown" if size is None else size_text(size * calls)
-
-
 def owner(record: Record) -> str:
     """The module, or DDP's bucket, that a record is listed under."""
     if isinstance(record.belongs_to, tuple):
@@ -254,27 +258,12 @@ def size_text(size: int) -> str:
     return f"{number:.4g} GiB"
 
 
-def _is(operation: str, belongs_to: str | None) -> Callable[[Entry], bool]:
-    def holds(entry: Entry) -> bool:
-        return (
-            isinstance(entry, Record)
-            and operation in (entry.operation, entry.form)
-            and belongs_to in (None, entry.belongs_to)
-        )
-
-    return holds
+def _is(entry: Entry, name: str, module: str | None) -> bool:
+    """Whether it is an operation with this name, of a module or of any, or that pass's begin."""
+    if isinstance(entry, Moment):
+        return (entry.phase, entry.module) == (name, module)
+    return name in (entry.operation, entry.form) and module in (None, entry.belongs_to)
 
 
-def _begins(phase: str, module: str) -> Callable[[Entry], bool]:
-    return lambda entry: entry == Moment(phase, module)
-
-
-def _named(operation: str, belongs_to: str | None) -> str:
-    return operation if belongs_to is None else f"{operation} of {belongs_to or 'the model'}"
-
-
-def unknown_group(group: object, labels: Iterable[str]) -> ValueError:
-    """The error for a group that this rank does not have."""
-    there = ", ".join(sorted({*labels}))
-    words = f"ddp.comms: no group {group!r} on this rank; the groups are {there}"
-    return coded(ValueError(words), UNUSABLE_BLOCK)
+def _named(name: str, module: str | None) -> str:
+    return name if module is None else f"{name} of {module or 'the model'}"

@@ -20,10 +20,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
-from pytest_ddp.extensions.comms.records import Record, shortened, size_text
+from pytest_ddp.extensions.comms.records import Record, shortened
+from pytest_ddp.outcome.outcome import spans
 
 _LONGEST = 8
-"""Operations in a repetition: as many as a layer may have."""
+"""The most operations in a repetition: as many as a layer may have."""
 _REPEATED = re.compile(r"(\d+) x \((.*)\)$")
 _WHAT = re.compile(
     r"(?P<operation>\S+(?: [A-Z_]+)?)(?: (?P<size>[\d.]+ (?:[KMG]i)?B))?"
@@ -37,7 +38,7 @@ class SnapshotLine(NamedTuple):
 
     step: int
     module: str
-    """With ``*`` for numbers, so that layers which do the same can be folded; empty for none."""
+    """Its name with ``*`` for numbers, so that layers which do the same can be folded, or empty."""
     what: str
     site: str
     """File, line and function."""
@@ -78,14 +79,14 @@ def _what(record: Record) -> str:
 
 
 def text_of(name: str, torch: str, ranks: Ranks) -> str:
-    """The file; of the name, torch's version and the operations."""
+    """The text of the file for a name, torch's version and the operations of all ranks."""
     lines = [f"# ddp.comms: {name}; torch {torch}, world size {len(ranks)}"]
     lines += [_STAR] if any(line.is_cpu_form for rank in ranks for line in rank) else []
     same: dict[tuple[tuple[int, str, str], ...], list[int]] = {}
     for rank, operations in enumerate(ranks):
         same.setdefault(tuple(line[:3] for line in operations), []).append(rank)
     for found, members in same.items():
-        lines.append(("rank " if len(members) == 1 else "ranks ") + _ranges(members))
+        lines.append(("rank " if len(members) == 1 else "ranks ") + ",".join(spans(members)))
         for step, of_step in groupby(found, lambda fields: fields[0]):
             lines.append(f"  step {step}" if step else "  no step")
             names = [f"{module}: {what}" if module else what for _, module, what in of_step]
@@ -175,13 +176,13 @@ def _unfolded(body: list[str]) -> Counter[str]:
     return found
 
 
-def _exact(size: int | None) -> str:
-    """Bytes for people, where nothing is lost by it."""
-    size = size or 0
-    for power in (3, 2, 1):
+def _exact(size: int) -> str:
+    """Bytes for people, in the largest unit in which four digits say all; different sizes have
+    different texts."""
+    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
         number = size / 1024**power
-        if number >= 1 and float(f"{number:.4g}") == number:
-            return size_text(size)
+        if 1 <= number < 10_000 and float(f"{number:.4g}") == number:
+            return f"{number:.4g} {unit}"
     return f"{size} B"
 
 
@@ -192,17 +193,6 @@ def _body(text: str) -> list[str]:
 def _torch(text: str) -> str:
     found = re.match(r"#.*; torch ([^,\s]+)", text)
     return found[1] if found else "?"
-
-
-def _ranges(ranks: list[int]) -> str:
-    """``0-2,5``."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and runs[-1][-1] == rank - 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 def _size(part: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.modules import module as module_file
 
-from pytest_ddp.extensions.comms.cpu_forms import CPU_FORMS, OBJECTS
+from pytest_ddp.extensions.comms.records import OBJECTS
 from pytest_ddp.rank.operations import kernels, stream
 from pytest_ddp.rank.operations.operation import Site, new_named
 from pytest_ddp.rank.operations.origins import user_frame_of
@@ -30,18 +31,37 @@ _FUNCTIONAL = {
 """Files between a functional collective and its caller; those of the stream announce it."""
 _WAITS_FOR = {"isend": "send", "irecv": "recv"}
 """Functions of torch that others call and wait for."""
+
+
+class Branch(NamedTuple):
+    """A branch of torch's own Python that communicates otherwise on a CPU or with gloo."""
+
+    file: str
+    """Its path in ``torch/distributed``."""
+    function: str
+    forms: frozenset[str]
+    """What it calls there, and not on other devices."""
+
+
+_INTO_TENSOR = frozenset({"all_gather_into_tensor", "all_gather_into_tensor_coalesced"})
+CPU_FORMS = (
+    Branch("tensor/_collective_utils.py", "shard_dim_alltoall", _INTO_TENSOR),  # all_to_all
+    Branch("fsdp/_flat_param.py", "_all_gather_flat_param", frozenset({"all_gather"})),
+    Branch("nn/functional.py", "forward", frozenset({"scatter"})),  # _AlltoAll's all_to_all
+)
+"""All branches that a test finds in torch's sources."""
 _ON_CPU = {(_DISTRIBUTED + branch.file, branch.function): branch.forms for branch in CPU_FORMS}
 
 
 class Context(NamedTuple):
-    """What was found."""
+    """What was found on a stack."""
 
     issuer: str
-    """``functional.name`` of a functional collective, ``c++`` or, of Python, empty."""
+    """What has issued it: ``functional.name``, ``c++``, or Python, for which it is empty."""
     objects: str | None
     """The collective of objects that it is a part of."""
     call: tuple[object, ...]
-    """Which call of that it is."""
+    """What tells that call from others."""
     progress: int
     """How far that call is: it grows with each part."""
     is_waited: bool
@@ -65,7 +85,7 @@ def read(frame: FrameType | None, last: FrameType | None, *, is_python: bool) ->
     Locals are read of torch's own frames alone: those of a user's frame would stay alive with it.
     It takes a microsecond a frame, most of which are in files that say nothing.
     """
-    issuer = "" if is_python else "c++" if frame is None else _issuer(frame)
+    issuer = "" if is_python else _issuer(frame)
     frames: list[FrameType] = []
     running = hooking = serving = objects = None
     cpu_forms: frozenset[str] = frozenset()
@@ -94,8 +114,8 @@ def read(frame: FrameType | None, last: FrameType | None, *, is_python: bool) ->
             cpu_forms |= _ON_CPU.get((file, function), cpu_forms)
         frame = frame.f_back
     user = user_frame_of(frames)
-    if user is not None and _generated[user.f_code.co_filename]:
-        user = user_frame_of(f for f in frames if not _generated[f.f_code.co_filename])
+    if user is not None and _is_generated(user.f_code.co_filename):
+        user = user_frame_of(f for f in frames if not _is_generated(f.f_code.co_filename))
     site = None if user is None else new_named(Site, (user.f_code, user.f_lineno))
     issued_in = hooking if running is None else running
     is_bucket = is_hooked or issuer == "c++"
@@ -109,7 +129,7 @@ class Origin(NamedTuple):
     objects: str | None = None
     """The collective of objects that it is a part of."""
     batch: int = 0
-    """Which of its call of ``batch_isend_irecv`` it is, from 1; 0 for none."""
+    """The number in its call of ``batch_isend_irecv``, from 1; 0 for none."""
     functional: str = ""
     """Who called a functional collective, ``user`` or ``library``; empty for other operations."""
     site: Site | None = None
@@ -132,7 +152,7 @@ def origin_of(frame: FrameType | None) -> Origin:
                     batch = len(frame.f_locals.get("reqs", ())) + 1
             if caller is None and file not in _FUNCTIONAL:
                 caller = frame
-            if not _generated[file]:
+            if not _is_generated(file):
                 yield frame
             frame = frame.f_back
 
@@ -142,25 +162,17 @@ def origin_of(frame: FrameType | None) -> Origin:
     return Origin(objects, batch, by, site)
 
 
-class _Generated(dict[str, bool]):
+@cache
+def _is_generated(file: str) -> bool:
     """Whether Inductor has written a file; such files are in no package."""
-
-    def __missing__(self, file: str) -> bool:
-        cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-        written = "/torchinductor" in file or (cache is not None and file.startswith(cache))
-        self[file] = written
-        return written
+    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    return "/torchinductor" in file or (folder is not None and file.startswith(folder))
 
 
-_generated = _Generated()
-
-
-def _issuer(frame: FrameType) -> str:
-    file = frame.f_code.co_filename
-    if file == _OPS:
-        operator = frame.f_locals.get("self")
-        return "functional." + getattr(operator, "_opname", "").rstrip("_")
-    return "c++"
+def _issuer(frame: FrameType | None) -> str:
+    if frame is None or frame.f_code.co_filename != _OPS:
+        return "c++"
+    return "functional." + getattr(frame.f_locals.get("self"), "_opname", "").rstrip("_")
 
 
 def _of_group(names: dict[str, Any]) -> Any:
@@ -178,6 +190,6 @@ _SHARDING: dict[str, Callable[[dict[str, Any]], Any]] = {
     _DISTRIBUTED + "fsdp/_flat_param.py": _of_handle,
     _DISTRIBUTED + "fsdp/_runtime_utils.py": _of_handle,
 }
-"""From the locals of a function in a file of FSDP's to the module whose parameters it is about."""
+"""Files of FSDP's, and what finds a module in a function's locals: the one with its parameters."""
 _TELLING = {_C10D, _MODULE, _HOOKS, *_SHARDING, *(file for file, _ in _ON_CPU)}
 """Files in which a frame says something."""

@@ -66,7 +66,7 @@ class Adapter:
         self._call(item.config, lambda: self.test_finished(item, reports))
 
     def _call(self, config: pytest.Config, method: Callable[[], Any]) -> Any:
-        """Call it if the plugin is registered and no call has failed before."""
+        """Call a method if the plugin is registered and no call has failed before."""
         if self._is_broken or not config.pluginmanager.hasplugin(self.plugin):
             return None
         try:

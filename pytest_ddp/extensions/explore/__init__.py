@@ -14,4 +14,5 @@ shared memory, that the others wait.
 """
 
 EXTENSION = "explore"
-"""Its name as a sender of data, as an argument of the mark, and for what it leaves in ranks."""
+"""The extension's name as a sender of data, as an argument of the mark, and for its data in
+ranks."""

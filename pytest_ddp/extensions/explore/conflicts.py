@@ -33,8 +33,8 @@ THROUGH = "uses"
 """The verb of reading the entry of a folder on the way to something below it."""
 
 _KEPT_REPEATS = 2
-"""Of equal uses by one thread without communication between them, as in a poll: others can come
-before the first, or between two. How many there are is chance."""
+"""How many equal uses by one thread without communication between them, as in a poll, are kept:
+others can come before the first, or between two. How many there are is chance."""
 
 Kind: TypeAlias = tuple[str, str]
 """The lines of a conflict's two points, in alphabetical order."""
@@ -44,12 +44,12 @@ class Conflict(NamedTuple):
     """Two uses of a thing that may come in either order."""
 
     first: Event
-    """The one that came first."""
+    """The event that came first."""
     second: Event
     use: Access
-    """What the first does."""
+    """What the first event does with the thing."""
     other_use: Access
-    """What the second does with the same thing."""
+    """What the second event does with the same thing."""
     held: Event
     """The point at which holding the first one's thread lets the second come before: the first
     itself, or the last point before it."""
@@ -62,7 +62,7 @@ class Conflict(NamedTuple):
 
     @property
     def kind(self) -> Kind:
-        """What it has in common with the same conflict elsewhere: its lines."""
+        """The lines of both uses, which the same conflict has wherever else it comes."""
         sites = sorted(event.site or event.point for event in (self.first, self.second))
         return sites[0], sites[1]
 
@@ -106,8 +106,8 @@ class _Use(NamedTuple):
 
 
 _Line: TypeAlias = tuple[int, str, bool, bool]
-"""In what uses of a thing are alike: a thread, a line of it, whether it changes the thing, and
-whether it receives from any."""
+"""What uses of a thing that are alike have in common: a thread, a line of it, whether it changes
+the thing, and whether it receives from any."""
 
 
 def _things(threads: Sequence[Events], order: Order) -> Iterator[dict[_Line, list[_Use]]]:
@@ -156,7 +156,7 @@ def _accesses(event: Event) -> Iterator[Access]:
 
 
 def _next_in_conflict(use: _Use, lines: dict[_Line, list[_Use]], order: Order) -> Iterator[_Use]:
-    """Of each line that a use conflicts with, the next use."""
+    """Yield the next use on each line with which a use conflicts."""
     for (thread, *_), line in lines.items():
         if thread == use.spot.thread or not _conflict(use.access, line[0].access):
             continue

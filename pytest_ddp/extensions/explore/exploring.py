@@ -42,7 +42,8 @@ Made: TypeAlias = Generator[PlannedRun, RunResult, RunResult]
 def plan(
     item: pytest.Item, launch: LaunchPlan | None, others: RunPlan | None, runs: int
 ) -> RunPlan | None:
-    """The runs of an explored test; those of another plugin, or None for one run, if it is none."""
+    """Return the runs of a test; if it is not explored, those of another plugin, or None for one
+    run."""
     if launch is None or launch.skip is not None:
         return others
     if reason := _why_not(launch, others):
@@ -99,14 +100,14 @@ class TestRuns:
         self._isolate = False
         self._made = 0
         self._sites: dict[Hold, str] = {}
-        """The line of each point."""
+        """The line of each hold's point."""
         self._seconds = 0.0
-        """Of the longest plain run."""
+        """Seconds that the longest plain run took."""
         self._replayed: Schedule = ()
         """The schedule whose points must be reached, or the test fails."""
         self._board: Board | None = None
         self.words = ""
-        """On a green test, for ``-v``."""
+        """What ``-v`` shows beside a green test."""
 
     @property
     def _tally(self) -> Tally:
@@ -115,7 +116,7 @@ class TestRuns:
     # ------------------------------------------------------------------ plans
 
     def replay(self, text: str) -> Runs:
-        """One run, with this schedule."""
+        """Yield one run, with this schedule, and return the verdict."""
         schedule = self._replayed = parse_schedule(text)
         kept = replays.kept(self._item)
         ends = kept.ends if kept is not None and kept.schedule == schedule_text(schedule) else None
@@ -126,7 +127,7 @@ class TestRuns:
         return ItemVerdict(result, heading=heading, closing=words.replay_line(schedule))
 
     def explore(self, most: int) -> Runs:
-        """Up to ``most`` runs."""
+        """Yield up to ``most`` runs, and return the verdict."""
         if (kept := replays.kept(self._item)) is not None:
             schedule = parse_schedule(kept.schedule)
             result = yield from self._run("failed before", schedule, kept.ends)
@@ -149,7 +150,8 @@ class TestRuns:
     def _try_new_ranks(
         self, first: RunResult, failed: RunResult
     ) -> Generator[PlannedRun, RunResult, ItemVerdict | None]:
-        """Whether it passes each time with new ranks; the verdict if it does not."""
+        """Run the test several times with new ranks; returns None if it always passes, else its
+        verdict."""
         self._isolate = True
         for _ in range(_AGAIN):
             result = yield from self._run("plain, new ranks", ())
@@ -320,7 +322,7 @@ def _failed(result: RunResult) -> bool:
 
 
 def _passed(result: RunResult) -> bool:
-    """Also False for a test that is skipped, or expected to fail."""
+    """Whether a test has passed in a run; False if it was skipped, or is expected to fail."""
     return bool(result.reports) and all(
         report.passed and not hasattr(report, "wasxfail") for report in result.reports
     )

@@ -12,13 +12,13 @@ from pytest_ddp.settings.options import Setting
 from pytest_ddp.settings.rules import option_error
 
 LEAST = 3
-"""Runs: two without a hold, and one with."""
+"""The least number of runs in which a test is explored: two without a hold, and one with."""
 _RULE = f"it is how often a test runs at most, {LEAST} or more; 0 for a test that is not explored"
 _GROUP = "orders of ranks in ddp tests"
 
 
 def check_runs(value: object) -> int:
-    """A number of runs.
+    """Return ``value`` if it is a number of runs.
 
     Raises:
         ValueError: it is none.
@@ -48,18 +48,19 @@ MARK_ARGUMENTS = {EXTENSION: MarkArgument(check_runs, "explore=20 finds races")}
 
 
 TALLY = pytest.StashKey[Any]()
-"""In pytest's configuration: the :class:`~pytest_ddp.extensions.explore.tally.Tally`."""
+"""The key of the session's :class:`~pytest_ddp.extensions.explore.tally.Tally` in pytest's
+configuration."""
 RUNS = pytest.StashKey[Any]()
-"""In an item: its :class:`~pytest_ddp.extensions.explore.exploring.TestRuns`."""
+"""The key of an item's :class:`~pytest_ddp.extensions.explore.exploring.TestRuns`."""
 
 
 class ExploreOptions(NamedTuple):
-    """Those of a session."""
+    """The options of a session that explores tests."""
 
     runs: int
-    """For tests whose marks say nothing; 0 for none."""
+    """The most runs of a test whose mark has no number of runs; 0 if it is not explored."""
     schedule: str
-    """Of the one test of the session; empty to choose schedules."""
+    """The schedule of the session's only ddp test; empty to choose schedules."""
 
 
 def read(config: pytest.Config) -> ExploreOptions:

@@ -73,7 +73,7 @@ class Order:
         return tuple(merged)
 
     def before(self, one: Spot, other: Spot) -> bool:
-        """Whether the one comes before the other on every schedule."""
+        """Whether one event comes before another on every schedule."""
         if one.thread == other.thread:
             return one.event < other.event
         return one.event < self._clocks[other.thread][other.event][one.thread]

@@ -18,7 +18,7 @@ from pytest_ddp.settings.mark import WORLD_SIZE_PARAM
 from pytest_ddp.settings.marked_items import MARK
 
 Ends: TypeAlias = list[list[list[int]]]
-"""For each hold how far threads were when it ended: rank, thread, number of points."""
+"""How far threads were when each hold ended: by hold, rows of rank, thread, number of points."""
 
 
 class KeptFailure(NamedTuple):

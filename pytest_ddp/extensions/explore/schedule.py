@@ -25,11 +25,11 @@ class Hold(NamedTuple):
     thread: RankThread
     point: str
     number: int = 1
-    """The time at which it passes a point of this name, from 1 for the first."""
+    """The time at which the thread passes a point of this name, from 1 for the first."""
 
 
 Schedule: TypeAlias = tuple[Hold, ...]
-"""The holds of one run; none of a plain one."""
+"""The holds of one run; empty for a plain run."""
 
 
 def schedule_text(schedule: Schedule) -> str:

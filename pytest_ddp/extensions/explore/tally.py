@@ -18,7 +18,7 @@ class Tally:
     def __init__(self) -> None:
         self.explored = 0
         self.not_explored: Counter[str] = Counter()
-        """Tests, by the reason."""
+        """Tests that were not explored, by the reason."""
         self.holds = 0
         self.expired = 0
         """Holds that a bound has ended."""
@@ -26,7 +26,7 @@ class Tally:
         """Failures that a limit of the test may have made, with their schedules."""
 
     def sent(self) -> list[Any]:
-        """All of it, for the main process."""
+        """All counts and failures, as an xdist worker sends them to the main process."""
         return [self.explored, dict(self.not_explored), self.holds, self.expired, self.undecided]
 
     def add(self, sent: list[Any]) -> None:

@@ -42,9 +42,9 @@ class Exploration:
     def __init__(self) -> None:
         self._runs: list[_HeldRun] = []
         self._conflicts: dict[_Pair, Conflict] = {}
-        """All that were found, each once, in the order that was seen first."""
+        """All conflicts that were found, each once, in the order that was seen first."""
         self._done: set[_Pair] = set()
-        """Those of which both orders were seen, or the other one tried."""
+        """The conflicts of which both orders were seen, or the other one tried."""
 
     def ran(self, schedule: Schedule, threads: Threads) -> None:
         """Note what a run has shown.
@@ -98,7 +98,7 @@ class Exploration:
 
     @property
     def open_kinds(self) -> int:
-        """Of how many of these some conflict was not yet tried in both orders."""
+        """How many kinds have a conflict that was not yet tried in both orders."""
         return len({c.kind for pair, c in self._conflicts.items() if pair not in self._done})
 
     def turned(self, schedule: Schedule) -> dict[Hold, Conflict]:
@@ -151,7 +151,7 @@ class Exploration:
         yield from self._splits()
 
     def _splits(self) -> Iterator[Hold]:
-        """For each kind once, the hold between a thread's first use of a thing and another one.
+        """Yield one hold for each kind, between a thread's first use of a thing and another one.
 
         A hold before both has turned both around. Between them, as for two ranks that look for a
         file and then make it, is a third order.
@@ -172,7 +172,8 @@ class Exploration:
                 yield _hold(conflict)
 
     def _other_holds(self) -> Iterator[Hold]:
-        """The holds of what is left: of each kind by turns what is farthest from what is done."""
+        """Yield the holds of conflicts that are left: first of kinds with the fewest conflicts
+        done, and of a kind first the one that is farthest from these."""
         places: Counter[Kind] = Counter()
         done: defaultdict[Kind, list[int]] = defaultdict(list)
         left: list[tuple[Kind, int, Hold]] = []
@@ -253,7 +254,7 @@ class Exploration:
 
 
 class _HeldRun:
-    """A run and what it has shown."""
+    """A run, and the conflicts that it has shown."""
 
     def __init__(self, schedule: Schedule, threads: Threads) -> None:
         self.schedule = schedule
@@ -296,7 +297,7 @@ class _HeldRun:
 
 
 _View: TypeAlias = tuple[RankThread, str, str, str]
-"""From where a conflict of a kind is tried: the held thread, its line, and what both threads do
+"""What distinguishes two trials of one kind: the held thread, its line, and what both threads do
 there, since a line may call a library that does many things."""
 
 
@@ -312,7 +313,7 @@ def _hold(conflict: Conflict) -> Hold:
 
 
 def _swapped(conflict: Conflict) -> Conflict:
-    """The same conflict for a run in which the second use came first."""
+    """Return a conflict as it is in a run in which the second use came first."""
     first, second, use, other_use, _ = conflict
     return Conflict(second, first, other_use, use, second)
 

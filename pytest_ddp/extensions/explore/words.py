@@ -13,9 +13,9 @@ from pytest_ddp.extensions.explore.schedule import Hold, Schedule, schedule_text
 
 _WIDTH = 100
 _LONGEST_NAME = 40
-"""Columns; of a longer name its end is shown."""
+"""Columns of the longest name that is shown whole; of a longer one its end is shown."""
 _SHORTER_NAME = 20
-"""Columns, where the first line is too long otherwise."""
+"""Columns of the longest name where the first line would be too long otherwise."""
 
 
 def heading(
@@ -114,7 +114,7 @@ def conflict_text(conflict: Conflict) -> str:
 
 
 def explored(kinds: int, open_kinds: int, undecided: int, runs: int) -> str:
-    """What ``-v`` says beside a green test.
+    """What ``-v`` shows beside a green test.
 
     Args:
         kinds: the kinds of conflicts that were found.
@@ -178,7 +178,8 @@ def session(tests: int, holds: int, ended: int) -> str:
 
 
 def _first_line(hold: Hold, sites: Mapping[Hold, str], passes: str) -> str:
-    """Also of the short summary: it fits into a line, if names that are a little shorter do."""
+    """The first line of a failure, which the short summary shows, too. It is not too long if names
+    that are a little shorter make it fit."""
     brief = {place: site.rpartition("/")[2] for place, site in sites.items()}
     for known, longest in ((sites, _LONGEST_NAME), (brief, _LONGEST_NAME), (brief, _SHORTER_NAME)):
         line = f"fails when {_late(hold, known, longest)}{passes}"

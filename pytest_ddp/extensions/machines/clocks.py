@@ -36,11 +36,11 @@ class Sample:
 
     sent: int
     received: int
-    """The time on the machine's clock, as is ``replied``."""
+    """The time on the machine's clock at which the request came, as is ``replied``."""
     replied: int
     returned: int
     wall_ahead: int
-    """Its wall clock less its monotonic one, less the same of ours."""
+    """The machine's wall clock less its monotonic one, less the same difference of our clocks."""
 
     @property
     def ahead(self) -> int:

@@ -293,7 +293,7 @@ class Coordinator:
             node.line.send(waiting)
 
     def _misplaced(self, node: Node, nodes: int | None) -> str:
-        """Why a machine cannot have its number; empty if it can."""
+        """Why a machine cannot have the number that it claims; empty if it can."""
         if other := node.other_settings(nodes, self._engine.nodes):
             return other
         if node.number in self._lost:

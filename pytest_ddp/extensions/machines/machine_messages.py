@@ -42,7 +42,7 @@ class LeaseGpus(ExtensionMessage):
     limit: float
     """Seconds to wait at most."""
     holder: str
-    """Shown to processes that wait for these GPUs in vain."""
+    """The text about this lease that processes show which wait for its GPUs in vain."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ class NodeJoined(ExtensionMessage):
     address: str
     """The address at which others reach it."""
     gpus: tuple[str, ...] = ()
-    """Names of the GPUs that torch can use there, in its order."""
+    """Names of the GPUs that torch can use on the machine, in torch's order."""
     gpu_kind: str = "cuda"
-    """What torch calls them."""
+    """torch's device type of these GPUs."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class GpusLeased(ExtensionMessage):
 
     lease: int
     devices: tuple[int, ...]
-    """For each share the index of its GPU among the visible ones, in ascending order."""
+    """The index of each share's GPU among the visible ones, in ascending order."""
     refusal: str = ""
     """Why there is no lease; empty if there is."""
 
@@ -126,12 +126,12 @@ class NodeLost(ExtensionMessage):
 
     node: int
     why: str
-    """A predicate."""
+    """The reason, as the predicate of a sentence about the machine."""
 
 
 @dataclass(frozen=True)
 class Unfit(ExtensionMessage):
-    """These machines cannot run tests together."""
+    """The machines of the session cannot run tests together."""
 
     problem: str
     """A sentence that names the machine, and what to do."""

@@ -24,10 +24,10 @@ class Node:
         return f"node {self.number} ({self.name})"
 
     def other_settings(self, nodes: int | None, ours: int) -> str:
-        """How its launcher's settings differ from node 0's, in words; empty if they do not.
+        """How the launcher's settings differ from those on node 0, in words; empty if they do not.
 
         Args:
-            nodes: the number of machines by its launcher; None if it has none.
+            nodes: the number of machines by the node's launcher; None if the launcher has none.
             ours: the number of machines by node 0's.
         """
         if self.number < ours and nodes in (None, ours):
@@ -56,18 +56,20 @@ class Node:
 
     @property
     def clock(self) -> Clock | None:
-        """How far its clocks are ahead; None where they are ours, or before they are measured."""
+        """How far the machine's clocks are ahead; None where they are ours, or before they are
+        measured."""
         return self._clocks.known
 
     def news(self) -> ClockMeasured | None:
-        """Its clocks, if they have changed since they were sent to the controller."""
+        """The machine's clocks, if they have changed since they were sent to the controller."""
         if self.clock is None or self.clock == self._sent:
             return None
         self._sent = self.clock
         return ClockMeasured(self.number, self.clock)
 
     def keep_coverage(self, data_file: str, sent: bytes) -> None:
-        """Write a data file of it beside that of the pytest process, which combines them."""
+        """Write a coverage file of the machine beside that of the pytest process, which combines
+        them."""
         suffix, _, content = sent.partition(b"\0")
         # Two machines may have one name.
         end = f".node{self.number}.{os.path.basename(suffix.decode())}"

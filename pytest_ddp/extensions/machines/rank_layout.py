@@ -121,11 +121,11 @@ class MachineGpus:
     """The GPUs of one machine of a session."""
 
     where: str
-    """Its number and name, as texts have it: ``node 1 (beta)``."""
+    """The machine's number and name, as texts have it: ``node 1 (beta)``."""
     count: int
-    """How many GPUs torch can use there."""
+    """How many GPUs torch can use on the machine."""
     kind: str = "cuda"
-    """What torch calls them."""
+    """torch's device type of these GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,8 @@ class RankLayout:
         return next((machine.kind for machine in self.machines if machine.count), "cuda")
 
     def gpus_for(self, wanted: WorldSize) -> int:
-        """So many GPUs that each rank gets its own, or 0: what a backend is chosen by."""
+        """The number of GPUs by which a backend is chosen: one for each rank, or 0 if there are
+        fewer."""
         if wanted == "gpus":
             return int(any(self._room(self.kind, 1)))
         return wanted if self._place(wanted, self.kind, 1) else 0
@@ -229,7 +230,7 @@ class SeveralMachines(Layout):
     """Machines that are known as soon as their agents have joined."""
 
     machines: Callable[[], Sequence[MachineGpus]]
-    """Returns all of them, and waits for those that have not come yet."""
+    """Returns all machines, and waits for those that have not come yet."""
     most: int | None
     """How many ranks a machine takes; None for any number."""
 

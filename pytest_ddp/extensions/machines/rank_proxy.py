@@ -45,7 +45,7 @@ class RankProxy:
         self._captured: list[int] = []
         self._hangs_up_at = math.inf
         self.exited: RankExited | None = None
-        """Its end, which is reported after all its messages."""
+        """The rank's end, which is reported after all its messages."""
 
     @property
     def unsent(self) -> bool:

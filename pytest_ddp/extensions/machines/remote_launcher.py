@@ -106,11 +106,11 @@ class RemoteRank(RankProcess):
             self.coordinator.send(SignalRank(self.serial, number))
 
     def glance(self) -> tuple[str, float]:
-        """Nothing: on this machine its process id may belong to another process."""
+        """Return nothing: the rank's process id may belong to another process on this machine."""
         return "", 0.0
 
     def kill_group(self) -> None:
-        """Its agent does so when the connection ends."""
+        """Do nothing: the rank's agent kills the group when the connection ends."""
 
 
 class RemoteLauncher(Launcher):

@@ -120,7 +120,7 @@ class Found:
     route: Route
     reason: str = ""
     sizes: frozenset[int] = frozenset()
-    """World sizes that its marks state; of its class or file, if it has none."""
+    """World sizes that the test's marks state; if it has none, those of its class or file."""
 
 
 def routes(suite: Suite) -> Iterator[Found]:
@@ -268,7 +268,7 @@ def _next(
 
 
 def _used_of_objects(function: Function) -> set[str]:
-    """Names of methods that it may call of the objects that it makes."""
+    """Names of methods that a function may call of the objects that it makes."""
     names = {name.rpartition(".")[2] for name in function.calls if "." in name}
     # What is called and has no name may be an object.
     if "" in function.calls:
@@ -397,7 +397,8 @@ def _by_groups(
 
 
 def _is_guarded(suite: Suite, home: Module, function: Function) -> bool:
-    """Whether it also runs without a group: it asks for one, and neither skips nor makes it."""
+    """Whether a function also runs without a group: it asks for one, and neither skips nor makes
+    it."""
     if function.mentions & (_SKIPS | _HAVE_GROUP):
         return False
     called = (suite.find(name, home) for name in function.calls)

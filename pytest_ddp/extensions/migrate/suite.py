@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 TEST_FILES = ("test_*.py", "*_test.py")
-"""pytest's own default."""
+"""pytest's own patterns for the names of test files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Class:
     marks: frozenset[str]
     methods: frozenset[str]
     sizes: frozenset[int] = frozenset()
-    """The same as of :class:`Function`."""
+    """World sizes that the class's marks state."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Module:
     names: dict[str, str]
     """The qualified names of imported names and plain aliases; ``.helpers.*`` maps to itself."""
     is_asked_for: bool
-    """Whether its tests are reported, or other modules only import from it."""
+    """Whether the module's tests are reported, or other modules only import from it."""
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
@@ -120,9 +120,9 @@ class Suite:
         return modules
 
     def find(self, name: str, module: Module) -> tuple[Module, str] | None:
-        """Where a qualified name that ``module`` mentions is defined, if it is in the suite.
+        """The module that defines what ``module`` mentions, and its name there; None if none does.
 
-        A package may import it from another module, which imports it from a third.
+        A package may import the name from another module, which imports it from a third.
         """
         key = module.path, name
         if key not in self._places:
@@ -199,7 +199,7 @@ def _conftests_above(files: Collection[Path]) -> Iterator[Path]:
 
 
 def _imported(module: Module) -> Iterator[Path]:
-    """Files of the suite that its imports may refer to."""
+    """Files of the suite to which a module's imports may refer."""
     for name in module.names.values():
         yield from _files_of(name, module.path)
 
@@ -219,7 +219,7 @@ def _files_of(name: str, path: Path) -> Iterator[Path]:
 
 
 def _is_test_file(path: Path) -> bool:
-    """Whether pytest collects it by default."""
+    """Whether pytest collects a file by default."""
     return any(path.match(pattern) for pattern in TEST_FILES)
 
 
@@ -442,8 +442,8 @@ IS_INITIALIZED = "torch.distributed.is_initialized"
 DEFAULT = "default="
 """A mark before each default of a parameter that is a string, in the mentions of its function."""
 _ASKED_FOR = {f"torch.distributed.{name}" for name in ("get_rank", "get_world_size")}
-"""They raise without a group."""
+"""Functions that raise without a process group."""
 _SIZES = {"world_size", "nprocs", "nproc", "num_processes", "nproc_per_node"}
 """Arguments of marks by which suites state a world size."""
 GROUP_OF_ONE = f"{INIT}(world_size=1)"
-"""Mentioned by a test that creates a group of one rank or a fake one: it needs no ranks."""
+"""What a test mentions that creates a group of one rank or a fake one: it needs no ranks."""

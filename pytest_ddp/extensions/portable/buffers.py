@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from sys import _getframe
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +32,7 @@ from pytest_ddp.extensions.portable.extents import Extent, checksum_of, extent_o
 from pytest_ddp.extensions.portable.finding import FindingKind, PortabilityFinding
 from pytest_ddp.extensions.portable.issued import Group, IssuedOperation
 from pytest_ddp.rank.operations.operation import Given, each_tensor
+from pytest_ddp.rank.operations.origins import user_line
 from pytest_ddp.rank.operations.table import TABLE
 from pytest_ddp.system.stdlib import threading
 
@@ -39,7 +41,7 @@ class Touch(NamedTuple):
     """A buffer that was touched while an operation was in flight."""
 
     operation: IssuedOperation
-    """The one in flight."""
+    """The operation that was in flight."""
     is_write: bool
     touched_by: str
     """What touched it: an operator or an operation; empty if only the change was seen."""
@@ -48,8 +50,8 @@ class Touch(NamedTuple):
 
 
 _WRITTEN_BELOW_TORCH = frozenset({"all_reduce", "broadcast", "reduce", "recv"})
-"""Forms whose results gloo writes without an operator of torch, which would raise the version. Of
-an average it does not."""
+"""Forms whose results gloo writes without an operator of torch, which would raise the version. For
+an average it calls one."""
 
 
 @dataclass(slots=True)
@@ -57,19 +59,16 @@ class Use:
     """A tensor of an operation."""
 
     tensor: torch.Tensor
-    """Kept, since its addresses would be used again."""
+    """The tensor itself: without it its addresses would be used again."""
     extent: Extent
     is_written: bool
-    is_stable: bool
-    """Whether the operation itself does not write it, so that a change proves another write."""
-    address: int
     checksum: int | None = None
     version: int | None = None
 
     @property
     def is_there(self) -> bool:
         """Whether the tensor still has its memory: a storage may be resized, or another one set."""
-        return self.tensor.data_ptr() == self.address
+        return self.tensor.data_ptr() == self.extent[0][0]
 
     def meets(self, other: Extent, *, is_write: bool) -> bool:
         """Whether a read or write of other bytes is one of these, and more than reading twice."""
@@ -86,10 +85,6 @@ class Flight:
     is_watched: bool = False
     """Whether operators that raise a version and write nothing are noticed."""
 
-    def is_on(self, group: Group) -> bool:
-        mine = self.operation.group
-        return (mine.name, mine.made) == (group.name, group.made)
-
 
 class Buffers:
     """The operations in flight on this rank, and what touched their buffers.
@@ -101,7 +96,7 @@ class Buffers:
     def __init__(self, found: Callable[[Touch], None]) -> None:
         self._found = found
         self._flights: list[Flight] = []
-        """In the order of issue."""
+        """Operations in flight, in the order of their issue."""
         self._lock = threading.RLock()
 
     def issued(self, operation: IssuedOperation, given: Given) -> Flight | None:
@@ -119,10 +114,7 @@ class Buffers:
             self._compare(operation, uses, is_waited=not is_async)
             if not is_async or not uses:
                 return None
-            is_average = reduction_of(given.get("reduce_op")) == "AVG"
-            by_version = operation.form.name in _WRITTEN_BELOW_TORCH and not is_average
-            for use in uses:
-                _remember(use, uses, by_version=by_version)
+            _remember(uses, operation.form.name, reduction_of(given.get("reduce_op")))
             return Flight(operation, uses)
 
     def received(self, flight: Flight) -> None:
@@ -154,9 +146,7 @@ class Buffers:
         """Whether something is in flight that this thread issued."""
         return any(flight.operation.thread == thread for flight in self._flights)
 
-    def touched(
-        self, tensor: torch.Tensor, operator: str, *, is_write: bool, site: Callable[[], str]
-    ) -> None:
+    def touched(self, tensor: torch.Tensor, operator: str, *, is_write: bool) -> None:
         """An operator of torch is about to read or write a tensor, in this thread."""
         with self._lock:
             if not self._flights or (extent := extent_of(tensor)) is None:
@@ -164,14 +154,17 @@ class Buffers:
             for flight in self._flights:
                 hit = any(use.meets(extent, is_write=is_write) for use in flight.uses)
                 if hit and not flight.is_found:
-                    self._tell(flight, operator, site(), is_write=is_write)
+                    self._tell(flight, operator, user_line(_getframe(1)), is_write=is_write)
 
     def wrote_nothing(self, tensor: torch.Tensor) -> None:
         """A write to an empty tensor raises the version of its storage, some time later."""
+        if tensor.layout != torch.strided:  # it has no storage
+            return
+        storage = tensor.untyped_storage()._cdata
         with self._lock:
             for flight in self._flights:
                 for use in flight.uses:
-                    if use.version is not None and _same_storage(use.tensor, tensor):
+                    if use.tensor.untyped_storage()._cdata == storage:
                         use.version = None
 
     def _compare(self, operation: IssuedOperation, uses: list[Use], *, is_waited: bool) -> None:
@@ -184,7 +177,7 @@ class Buffers:
                 for theirs in flight.uses
                 if theirs.meets(use.extent, is_write=use.is_written)
             ]
-            if flight.is_on(operation.group):
+            if flight.operation.group == operation.group:
                 ordered = place + 1 if touches or is_waited else ordered
             elif touches and not flight.is_found:
                 self._tell(flight, operation.name, operation.site, is_write=any(touches))
@@ -193,7 +186,7 @@ class Buffers:
 
     def _land(self, group: Group, before: int, site: str) -> None:
         """End the flights of a group among the first ones."""
-        ended = [flight for flight in self._flights[:before] if flight.is_on(group)]
+        ended = [flight for flight in self._flights[:before] if flight.operation.group == group]
         self._flights = [flight for flight in self._flights if flight not in ended]
         for flight in ended:
             self._judge(flight, site)
@@ -209,36 +202,34 @@ class Buffers:
 
 READ_AND_WRITTEN = frozenset(form.name for form in TABLE if form.reduces and not form.reads)
 """Forms that read what they write."""
-_ONE_SIDED = frozenset({"broadcast", "reduce"})
-"""Forms with one tensor, which is read on one side and written on the other."""
 
 
 def uses_of(operation: IssuedOperation, args: tuple[Any, ...]) -> Iterator[Use]:
     """The tensors of an operation on a CPU, with what it does with them."""
     form = operation.form
     reads, writes = form.reads, form.writes
-    # gloo uses the tensors of other ranks than the root of a reduce to compute in; NCCL reads them.
-    if form.name in _ONE_SIDED and operation.is_root is (form.name == "broadcast"):
+    # The tensor of a broadcast or a reduce is read on one side and written on the other. gloo uses
+    # those of other ranks than the root of a reduce to compute in; NCCL reads them.
+    if form.rooted and not reads and operation.is_root is (form.name == "broadcast"):
         reads, writes = writes, reads
     for places, is_written in ((reads, False), (writes, True)):
         for place in places:
             for tensor in each_tensor(args[place]):
                 if extent := extent_of(tensor):
-                    is_stable = not is_written and form.name != "reduce"
-                    yield Use(tensor, extent, is_written, is_stable, tensor.data_ptr())
+                    yield Use(tensor, extent, is_written)
 
 
-def _remember(use: Use, uses: list[Use], *, by_version: bool) -> None:
-    """Note a buffer's state, where a change of it can be proved later."""
-    tensor = use.tensor
-    # In place, as FSDP gathers: the operation writes what it reads.
-    in_place = any(o.is_written and overlap(o.extent, use.extent) for o in uses)
-    if use.is_stable and not in_place:
-        use.checksum = checksum_of(use.extent)
-    elif not by_version or tensor.is_inference():
-        return
-    elif tensor.nbytes == tensor.untyped_storage().nbytes():
-        use.version = tensor._version
+def _remember(uses: list[Use], form: str, reduce_op: str | None) -> None:
+    """Note the state of buffers, where a change of it can be proved later."""
+    by_version = form in _WRITTEN_BELOW_TORCH and reduce_op != "AVG"
+    for use in uses:
+        tensor = use.tensor
+        # In place, as FSDP gathers and gloo reduces: the operation writes what it reads.
+        in_place = any(other.is_written and overlap(other.extent, use.extent) for other in uses)
+        if form != "reduce" and not in_place:
+            use.checksum = checksum_of(use.extent)
+        elif by_version and tensor.nbytes == tensor.untyped_storage().nbytes():
+            use.version = None if tensor.is_inference() else tensor._version
 
 
 def _is_changed(use: Use, flight: Flight) -> bool:
@@ -247,10 +238,6 @@ def _is_changed(use: Use, flight: Flight) -> bool:
     if use.checksum is not None:
         return checksum_of(use.extent) != use.checksum
     return flight.is_watched and use.version is not None and use.tensor._version != use.version
-
-
-def _same_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def touched_buffer(touch: Touch) -> PortabilityFinding:

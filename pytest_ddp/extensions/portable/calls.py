@@ -17,7 +17,6 @@ from pytest_ddp.extensions.portable.differences import (
     CONTIGUOUS,
     DENSE,
     DIFFERENCES,
-    ROWS,
     SPARSE,
     WITH_GAPS,
     Difference,
@@ -32,22 +31,12 @@ from pytest_ddp.rank.operations.origins import user_line
 # ------------------------------------------------------------------ rows of the table
 
 
-class TableLookup:
-    """The rows of the table of differences that calls of this rank are."""
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[str, str, str], None] = {}
-
-    def issued(self, operation: IssuedOperation, given: Given) -> None:
-        if operation.is_judged:
-            form = "recv_any_source" if operation.peer == -1 else operation.form.name
-            reduce_op = reduction_of(given.get("reduce_op"))
-            for row in differences(form, given.args, reduce_op):
-                self._found[row.name, operation.site, operation.name] = None
-
-    def findings(self) -> Iterator[PortabilityFinding]:
-        for row, site, name in self._found:
-            yield finding_of(ROWS[row], (("called", site),), name)
+def difference_findings(operation: IssuedOperation, given: Given) -> Iterator[PortabilityFinding]:
+    """The findings for the rows of the table that a call of this rank is."""
+    if operation.is_judged:
+        form = "recv_any_source" if operation.peer == -1 else operation.form.name
+        for row in differences(form, given.args, reduction_of(given.get("reduce_op"))):
+            yield finding_of(row, (("called", operation.site),), operation.name)
 
 
 def differences(form: str, args: tuple[Any, ...], reduce_op: str | None) -> Iterator[Difference]:

@@ -31,13 +31,13 @@ class Difference(NamedTuple):
     instead: str
     source: str
     forms: frozenset[str] = frozenset()
-    """By :data:`~pytest_ddp.rank.operations.table.TABLE`."""
+    """Names of :data:`~pytest_ddp.rank.operations.table.TABLE`."""
     reduce_ops: frozenset[str] = frozenset()
     dtypes: frozenset[str] = frozenset()
     not_dtypes: frozenset[str] = frozenset()
-    """Any dtype but these."""
+    """Dtypes that are not meant: all others are."""
     layouts: frozenset[str] = frozenset()
-    """With one of these in one of the tensors."""
+    """Layouts of which one of the tensors has one."""
     places: Mapping[str, tuple[int, ...]] = MappingProxyType({})
     """The arguments whose layout is meant, by form."""
     judged: str = "call"
@@ -140,7 +140,6 @@ DIFFERENCES = (
         "reduces it",
         "dense gradients, or a gloo group for them",
         f"{_CPP}, allreduce_sparse",
-        forms=frozenset({"all_reduce"}),
         layouts=frozenset({SPARSE}),
         places={"all_reduce": (0,)},
     ),
@@ -303,9 +302,9 @@ def finding_of(
     """The finding for a row.
 
     Args:
-        row: it.
+        row: of the table.
         lines: places, as in :class:`PortabilityFinding`.
-        of: the operation, if it is one.
+        of: name of the operation; empty where there are several.
     """
     return PortabilityFinding(
         FindingKind.DIFFERENCE,

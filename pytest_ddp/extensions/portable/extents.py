@@ -14,16 +14,16 @@ Extent: TypeAlias = tuple[tuple[int, int], ...]
 """Intervals of addresses, from and to, in order and apart from each other."""
 
 _MOST = 4096
-"""Intervals: an extent of more is unknown, so that nothing is said of it."""
+"""Intervals of a known extent at most: nothing is said of one with more."""
 
 
 def extent_of(tensor: torch.Tensor) -> Extent | None:
     """The bytes of a tensor.
 
-    None if it has no memory of its own, or none on a CPU, or too many intervals.
+    None if it has no memory of its own, or none on a CPU, or no strides, or too many intervals.
     """
-    is_plain = type(tensor).__torch_dispatch__ is _PLAIN and tensor.layout == torch.strided
-    if not is_plain or not tensor.is_cpu:
+    has_strides = tensor.layout == torch.strided and not tensor.is_nested
+    if type(tensor).__torch_dispatch__ is not _PLAIN or not has_strides or not tensor.is_cpu:
         return None
     if not tensor.numel():
         return ()
@@ -53,22 +53,9 @@ def extent_of(tensor: torch.Tensor) -> Extent | None:
 
 def overlap(one: Extent | None, other: Extent | None) -> bool:
     """Whether two tensors share a byte; no where either is unknown."""
-    if not one or not other:
+    if not one or not other or one[-1][1] <= other[0][0] or other[-1][1] <= one[0][0]:
         return False
-    if one[-1][1] <= other[0][0] or other[-1][1] <= one[0][0]:
-        return False
-    places, others = iter(one), iter(other)
-    mine, theirs = next(places), next(others)
-    while True:
-        if mine[0] < theirs[1] and theirs[0] < mine[1]:
-            return True
-        try:
-            if mine[1] <= theirs[1]:
-                mine = next(places)
-            else:
-                theirs = next(others)
-        except StopIteration:
-            return False
+    return without(one, other) != one
 
 
 def without(one: Extent, other: Extent) -> Extent:
@@ -90,7 +77,7 @@ def without(one: Extent, other: Extent) -> Extent:
 
 
 def checksum_of(extent: Extent) -> int:
-    """Of the memory itself: operators of torch would be seen by the modes of a program."""
+    """A checksum of the memory itself: a program's modes would see operators of torch."""
     checksum = 0
     for start, end in extent:
         checksum = zlib.crc32((ctypes.c_char * (end - start)).from_address(start), checksum)

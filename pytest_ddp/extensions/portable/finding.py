@@ -41,15 +41,15 @@ class PortabilityFinding:
 
     kind: FindingKind
     what: str
-    """What the test does, without a full stop; of one line."""
+    """What the test does: one line, without a full stop."""
     lines: tuple[tuple[str, str], ...]
     """The places that matter, most often two: words, and ``file:line``."""
     consequence: str
     """Sentences on what happens in production."""
     fix: str
-    """A sentence."""
+    """What to write instead: a sentence."""
     ranks: tuple[int, ...] = ()
-    """Where it was found; filled in by :func:`merged` for findings of single ranks."""
+    """The ranks that have it; filled in by :func:`merged` for findings of single ranks."""
     is_warning: bool = False
     """Whether it never fails a test."""
 

@@ -24,12 +24,12 @@ class Group(NamedTuple):
     """A process group of this rank."""
 
     name: str
-    """torch's own."""
+    """torch's name of the group."""
     made: int
     """Which group of this name it is: names are used again after the default group is destroyed.
     0 for one that the test has found."""
     label: str
-    """For people: a mesh dimension, the group's description, or its members."""
+    """The group's name in texts: a mesh dimension, its description, or its members."""
     members: tuple[int, ...]
     """Global ranks, by rank in the group."""
     own: int
@@ -52,7 +52,7 @@ class IssuedOperation:
     form: Form
     group: Group
     backend: str
-    """By which it is sent in production: ``nccl``, ``gloo``; empty if unknown."""
+    """The backend that sends it in production: ``nccl``, ``gloo``; empty if unknown."""
     thread: int
     origin: Origin
     """What the stack says of it."""
@@ -78,7 +78,7 @@ class IssuedOperation:
 
     @property
     def name(self) -> str:
-        """For people: ``all_reduce on dp``, ``send to rank 1 on world``."""
+        """The operation in texts: ``all_reduce on dp``, ``send to rank 1 on world``."""
         ends = ""
         if self.peer is not None:
             way = "to" if self.form.operation == "send" else "from"
@@ -102,7 +102,7 @@ class OperationLog:
     def __init__(self, *, default_group_was_used: bool) -> None:
         self._default_group_was_used = default_group_was_used
         self._rows: dict[tuple[Any, ...], int] = {}
-        """What is the same in each turn of a loop: once."""
+        """Numbers of rows: what is the same in each turn of a loop is one."""
         self._threads: dict[int, int] = {}
         self._log: list[tuple[int, int, int]] = []
         self._used: set[str] = set()
@@ -161,7 +161,7 @@ class MatchKey(NamedTuple):
     ends: tuple[int, ...]
     """Global ranks: all members for a collective, the sender and the receiver of a message."""
     tag: int | None
-    """None for a collective."""
+    """The tag of a message; None for a collective."""
 
     @property
     def is_message(self) -> bool:
@@ -174,25 +174,25 @@ class Issue(NamedTuple):
     rank: int
     key: MatchKey
     number: int
-    """Which one with its key it is, from 1."""
+    """The number among those with its key, from 1."""
     label: str
-    """Of its group."""
+    """The label of its group."""
     members: tuple[int, ...]
-    """Of its group: global ranks."""
+    """Global ranks of its group."""
     is_batched: bool
     """Whether ``batch_isend_irecv`` issued it."""
     name: str
-    """For people: ``all_reduce on dp``."""
+    """The operation in texts: ``all_reduce on dp``."""
     site: str
     """``file:line``."""
     nbytes: int
-    """What a message sends, or the room for it."""
+    """The bytes of a message, or of the room for it."""
     thread: int
     place: int
-    """Which of its thread's it is; what is issued in one batch has the same, since NCCL launches
-    it together."""
+    """The number among those of its thread, from 1; what is issued in one batch has the same, since
+    NCCL launches it together."""
     knows: Mapping[int, int]
-    """By other thread, the last of its places that was issued before for certain."""
+    """The last place of each other thread that was issued before for certain."""
 
     @property
     def is_send(self) -> bool:

@@ -46,7 +46,7 @@ class Production(NamedTuple):
     """The backends of groups where the tested code is used in earnest."""
 
     default: str
-    """As ``init_process_group`` takes it."""
+    """The backend of the default group, as ``init_process_group`` takes it."""
 
     def of(self, explicit: str | None, *, on_host: bool) -> str:
         """The backend that an operation of a group is sent by; empty if none takes it.
@@ -85,7 +85,7 @@ class PortableOptions(NamedTuple):
     """The options of the command line and the ini file, for the whole session."""
 
     backend: str
-    """For marks without one; empty for none."""
+    """The backend for marks without one; empty for none."""
     severity: Severity
 
 

@@ -40,7 +40,7 @@ from pytest_ddp.extensions.portable.finding import FindingKind, PortabilityFindi
 from pytest_ddp.extensions.portable.issued import History, Issue, MatchKey, Step
 
 _Operation: TypeAlias = tuple[MatchKey, int]
-"""The same on all ranks: which one with its key it is."""
+"""An operation, the same on all ranks: its key, and its number among those with that key."""
 
 
 def order_findings(histories: Mapping[int, History]) -> Iterator[PortabilityFinding]:
@@ -65,7 +65,7 @@ class Inversion(NamedTuple):
 
     ranks: tuple[int, int]
     first: tuple[Issue, Issue]
-    """On the first rank, in its order; the second rank has issued them the other way round."""
+    """Both on the first rank, in its order; the second rank has issued them the other way round."""
     second: tuple[Issue, Issue]
 
 
@@ -94,9 +94,10 @@ def _between(
     seen: dict[tuple[str, int], _Prefix] = {}
     shown = set()
     for operation, issue in common.items():
-        here, own = mine[operation], _class(issue.key)
-        for (kind, thread), prefix in seen.items():
-            if kind == own != _COLLECTIVE:
+        here, group = mine[operation], issue.key.group if issue.key.is_message else _COLLECTIVE
+        for (of_messages, thread), prefix in seen.items():
+            # Messages of one group are not compared: NCCL pairs them by their order.
+            if of_messages == group != _COLLECTIVE:
                 continue
             found = prefix.latest(here.thread, issue.before(thread))
             if found is None or found[0] < here.place:
@@ -106,15 +107,11 @@ def _between(
             if lines not in shown:
                 shown.add(lines)
                 yield Inversion((one, other), (here, pair[0]), (pair[1], issue))
-        seen.setdefault((own, issue.thread), _Prefix()).add(issue.place, here)
+        seen.setdefault((group, issue.thread), _Prefix()).add(issue.place, here)
 
 
 _COLLECTIVE = ""
-
-
-def _class(key: MatchKey) -> str:
-    """Messages of one group are not compared with each other: NCCL pairs them by their order."""
-    return f"messages of {key.group}" if key.is_message else _COLLECTIVE
+"""What a collective has in place of the group of a message."""
 
 
 class _Prefix:
@@ -134,7 +131,7 @@ class _Prefix:
         self._latest.append(latest)
 
     def latest(self, thread: int, until: int) -> tuple[int, _Operation] | None:
-        """Of those up to a place, the one after the most of a thread's issues on this rank."""
+        """The issue up to a place that comes after the most of a thread's issues on this rank."""
         number = bisect_right(self._places, until)
         return self._latest[number - 1].get(thread) if number else None
 
@@ -169,7 +166,7 @@ class Blocked(NamedTuple):
 
 
 _Thread: TypeAlias = tuple[int, int]
-"""A rank, and which of its threads."""
+"""A rank, and one of its threads."""
 
 
 def cycle(ranks: Mapping[int, Iterable[Step]]) -> list[Blocked]:
@@ -177,6 +174,13 @@ def cycle(ranks: Mapping[int, Iterable[Step]]) -> list[Blocked]:
 
     The first one waits in a collective.
     """
+    ring = waiting_ring(ranks)
+    first = next((at for at, one in enumerate(ring) if not one.waits.key.is_message), None)
+    return [] if first is None else ring[first:] + ring[:first]
+
+
+def waiting_ring(ranks: Mapping[int, Iterable[Step]]) -> list[Blocked]:
+    """Ranks that would wait for each other, for messages alone as well; empty if none do."""
     threads: defaultdict[_Thread, list[Step]] = defaultdict(list)
     for rank, steps in ranks.items():
         for step in steps:
@@ -203,7 +207,7 @@ def cycle(ranks: Mapping[int, Iterable[Step]]) -> list[Blocked]:
                     issued[issue.rank, issue.key] += 1
                 places[thread], moved = place + 1, True
     left = {thread: steps[places[thread] :] for thread, steps in threads.items()}
-    return _cycle({thread: steps for thread, steps in left.items() if steps}, lacking)
+    return _ring({thread: steps for thread, steps in left.items() if steps}, lacking)
 
 
 def _comparable(threads: Iterable[list[Step]]) -> Iterator[MatchKey]:
@@ -215,7 +219,7 @@ def _comparable(threads: Iterable[list[Step]]) -> Iterator[MatchKey]:
             yield key
 
 
-def _cycle(
+def _ring(
     left: Mapping[_Thread, list[Step]], lacking: Callable[[Issue], list[int]]
 ) -> list[Blocked]:
     """Follow each blocked thread to one that has not issued what it waits for."""
@@ -235,9 +239,7 @@ def _cycle(
         )
         found[thread], thread = Blocked(waits, issues), at
     every = list(found)
-    ring = [found[each] for each in every[every.index(thread) :]]
-    first = next((at for at, one in enumerate(ring) if not one.waits.key.is_message), None)
-    return [] if first is None else ring[first:] + ring[:first]
+    return [found[each] for each in every[every.index(thread) :]]
 
 
 def _reliance_finding(blocked: list[Blocked]) -> PortabilityFinding:

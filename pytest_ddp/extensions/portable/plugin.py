@@ -95,7 +95,7 @@ def found_by_all(sent: Mapping[int, Mapping[str, Any]]) -> list[PortabilityFindi
 
 
 _COLUMNS = 100
-"""Of a warning, which pytest shows as it is."""
+"""The width of a warning, which pytest shows as it is."""
 
 
 def _warn(item: pytest.Item, text: str) -> bool:

@@ -16,11 +16,12 @@ first one of a group.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from pytest_ddp.extensions.portable.differences import ROWS, finding_of
 from pytest_ddp.extensions.portable.finding import PortabilityFinding
-from pytest_ddp.extensions.portable.issued import History, Issue
+from pytest_ddp.extensions.portable.issued import History, Issue, Step
+from pytest_ddp.extensions.portable.orders import waiting_ring
 from pytest_ddp.outcome.outcome import ranks_text
 
 
@@ -30,11 +31,7 @@ class Mismatch(NamedTuple):
     row: str
     """Name of the row in the table of differences."""
     messages: tuple[Issue, ...]
-    """One of each rank."""
-
-
-_Messages: TypeAlias = Mapping[int, Sequence[Issue]]
-"""By global rank."""
+    """One message of each rank."""
 
 
 def message_findings(histories: Mapping[int, History]) -> Iterator[PortabilityFinding]:
@@ -86,22 +83,22 @@ def mismatches(histories: Mapping[int, History]) -> Iterator[Mismatch]:
                 elif not is_batched and mine:
                     safe |= {(one, other), (other, one)}
         # A pair that does not go together would be named again by the ring.
-        found = _ring({rank: list(_firsts(own[rank], safe)) for rank in own})
-        if found is not None:
-            yield found
+        if ring := waiting_ring({rank: _firsts(own[rank], safe) for rank in own}):
+            yield Mismatch("ring", tuple(one.waits for one in ring))
 
 
-def _firsts(messages: Sequence[Issue], pairs: set[tuple[int, int]]) -> Iterator[Issue]:
-    """The first message to each peer that is in no batch."""
+def _firsts(messages: Sequence[Issue], pairs: set[tuple[int, int]]) -> Iterator[Step]:
+    """The first message to each peer that is in no batch, each with the wait for it."""
     seen = set()
     for message in messages:
         pair = message.rank, message.peer
         if not message.is_batched and pair in pairs and pair not in seen:
             seen.add(pair)
-            yield message
+            first = message._replace(number=1)  # of those in no batch
+            yield from (Step(message.thread, first, is_wait) for is_wait in (False, True))
 
 
-def _is_comparable(own: _Messages, one: int, other: int) -> bool:
+def _is_comparable(own: Mapping[int, Sequence[Issue]], one: int, other: int) -> bool:
     ends = own.get(one, ()), own.get(other, ())
     return all(
         all(message.is_matched for message in end) and len({message.thread for message in end}) == 1
@@ -138,32 +135,6 @@ def _head_to_head(mine: Sequence[Issue], theirs: Sequence[Issue]) -> Mismatch | 
         if pair[0].is_send == pair[1].is_send:
             return Mismatch("head to head", pair)
     return None
-
-
-def _ring(order: _Messages) -> Mismatch | None:
-    """Ranks that wait for each other with the first message of each pair."""
-    left = {rank: list(messages) for rank, messages in order.items() if messages}
-    while True:
-        ready = next(
-            (
-                rank
-                for rank, messages in left.items()
-                if messages and left[messages[0].peer][0].peer == rank
-            ),
-            None,
-        )
-        if ready is None:
-            break
-        for rank in (left[ready][0].peer, ready):
-            del left[rank][0]
-    stuck = [rank for rank, messages in left.items() if messages]
-    if not stuck:
-        return None
-    ring, rank = [], stuck[0]
-    while rank not in ring:
-        ring.append(rank)
-        rank = left[rank][0].peer
-    return Mismatch("ring", tuple(left[one][0] for one in ring[ring.index(rank) :]))
 
 
 # ------------------------------------------------------------------ the first batch of a group

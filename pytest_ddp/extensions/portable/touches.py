@@ -30,7 +30,7 @@ from pytest_ddp.extensions.portable.issued import IssuedOperation
 from pytest_ddp.extensions.portable.unspecified import Part, Unspecified
 from pytest_ddp.rank.operations import methods
 from pytest_ddp.rank.operations.operation import Given, each_tensor
-from pytest_ddp.rank.operations.origins import user_line
+from pytest_ddp.rank.operations.origins import is_of_torch, user_line
 from pytest_ddp.system.stdlib import threading
 
 IS_WATCHED = hasattr(modes.TorchDispatchMode, "ignore_compile_internals")
@@ -43,9 +43,8 @@ def _top() -> Any:
     return torch._C._get_dispatch_stack_at(depth - 1) if depth else None
 
 
-_TORCH = str(torch.__file__).rpartition("/")[0] + "/"
-_WAITING = frozenset({str(methods.__file__)})
-"""Files with the wrappers of ``Work.wait``, in which gloo calls operators for its results."""
+_METHODS = str(methods.__file__)
+"""The file of the wrappers of ``Work.wait``, in which gloo calls operators for its results."""
 
 
 class TouchedBuffers:
@@ -178,36 +177,39 @@ class TouchMode(modes.TorchDispatchMode):  # type: ignore[no-untyped-call]
             # operators, and raise where the subclass does not take the operator itself.
             return func(*args, **given)
         accesses = _accesses(func)
-        for place, value in enumerate(args):
-            self._see(func, accesses.of(place), value)
-        for name, value in given.items():
-            self._see(func, accesses.of(name), value)
-        lanes = [] if self._unspecified.is_empty else list(_lanes(func, accesses, args, given))
+        arguments: list[tuple[int | str, Any]] = [*enumerate(args), *given.items()]
+        accessed = [(how, value) for at, value in arguments if (how := accesses.of(at)) is not None]
+        for is_write, value in accessed:
+            for tensor in each_tensor(value):
+                self._buffers.touched(tensor, str(func), is_write=is_write)
+        is_followed = accessed and not self._unspecified.is_empty
+        lanes = list(_lanes(func, accesses, accessed)) if is_followed else []
         parts = [list(filter(None, map(self._unspecified.part_of, lane.reads))) for lane in lanes]
         result = func(*args, **given)
         for place, lane in enumerate(lanes):
             of_lane = result[place] if len(lanes) > 1 and result else result
-            self._spread(lane, parts[place], list(each_tensor(of_lane)))
-        for value in accesses.raised(args, given):
-            for tensor in each_tensor(value):
+            self._spread(accesses, lane, parts[place], list(each_tensor(of_lane)))
+        for at, value in arguments:
+            for tensor in each_tensor(value) if at in accesses.raises else ():
                 if accesses.is_of_the_tensor or not tensor.numel():
                     self._buffers.wrote_nothing(tensor)
         return result
 
-    def _see(self, func: Any, is_write: bool | None, value: Any) -> None:
-        if is_write is None:
-            return
-        for tensor in each_tensor(value):
-            self._buffers.touched(tensor, str(func), is_write=is_write, site=_site)
-
-    def _spread(self, lane: _Lane, parts: Sequence[Part], results: Sequence[torch.Tensor]) -> None:
+    def _spread(
+        self,
+        accesses: _Accesses,
+        lane: _Lane,
+        parts: Sequence[Part],
+        results: Sequence[torch.Tensor],
+    ) -> None:
         """Follow unspecified values from what an operator has read to what it has written."""
-        self._unspecified.overwrite(lane.overwritten)
+        if accesses.overwrites:
+            self._unspecified.overwrite(lane.writes)
         written = [*lane.writes, *results]
         for part in parts:
             if not written:  # a number
-                self._looked(part.operation, _site())
-            elif lane.is_pointwise:
+                self._looked(part.operation, user_line(_getframe(1)))
+            elif accesses.is_pointwise:
                 for tensor in written:
                     self._unspecified.leave_in(tensor, part.bytes_of(tensor), part.operation)
             else:
@@ -222,45 +224,34 @@ class _Lane(NamedTuple):
 
     reads: list[torch.Tensor]
     writes: list[torch.Tensor]
-    overwritten: list[torch.Tensor]
-    """Tensors of ``writes`` in which no old value is left."""
-    is_pointwise: bool
-    """Whether each element that is written comes from those at its place."""
 
 
 _ON_LISTS = ("_foreach_", "_fused_", "_amp_foreach_")
 _OF_WHOLE_LISTS = ("_foreach_norm", "_foreach_max", "_foreach_powsum", "_amp_foreach_")
 """Operators that make one value of many."""
 _POINTWISE = frozenset({"copy_", "_to_copy", "native_dropout"})
-"""Operators without torch's tag for it."""
+"""Pointwise operators without torch's tag for that."""
 
 
-def _lanes(
-    func: Any, accesses: _Accesses, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Iterator[_Lane]:
-    if not (accesses.reads or accesses.raises) or accesses.is_of_the_tensor:
-        return
-    given = [(accesses.of(place), value) for place, value in enumerate(args)]
-    given += [(accesses.of(name), value) for name, value in kwargs.items()]
-    lists = [value for _, value in given if isinstance(value, list | tuple)]
+def _lanes(func: Any, accesses: _Accesses, accessed: Sequence[tuple[bool, Any]]) -> Iterator[_Lane]:
     if not func._opname.startswith(_ON_LISTS):
-        yield _lane(accesses, [(how, list(each_tensor(value))) for how, value in given])
+        yield _lane(accesses, accessed)
         return
+    lists = [value for _, value in accessed if isinstance(value, list | tuple)]
     for place in range(max(map(len, lists), default=0)):
-        at = [
-            (how, value[place : place + 1] if isinstance(value, list | tuple) else [value])
-            for how, value in given
+        each = [
+            (how, value[place : place + 1] if isinstance(value, list | tuple) else value)
+            for how, value in accessed
         ]
-        each = [(how, list(each_tensor(value))) for how, value in at]
         yield _lane(accesses, each)
 
 
-def _lane(accesses: _Accesses, given: Iterable[tuple[bool | None, list[torch.Tensor]]]) -> _Lane:
-    reads = [one for how, tensors in given if how is not None for one in tensors]
-    writes = [one for how, tensors in given if how for one in tensors]
+def _lane(accesses: _Accesses, accessed: Sequence[tuple[bool, Any]]) -> _Lane:
+    reads = [one for _, value in accessed for one in each_tensor(value)]
+    writes = [one for is_write, value in accessed if is_write for one in each_tensor(value)]
     if accesses.overwrites:
         reads = [one for one in reads if not any(one is other for other in writes)]
-    return _Lane(reads, writes, writes if accesses.overwrites else [], accesses.is_pointwise)
+    return _Lane(reads, writes)
 
 
 class _Accesses(NamedTuple):
@@ -273,8 +264,9 @@ class _Accesses(NamedTuple):
     is_of_the_tensor: bool = False
     """Whether it changes the tensor, and neither reads nor writes its memory."""
     overwrites: bool = False
-    """Whether it does not read what it writes."""
+    """Whether it does not read what it writes, and no old value is left there."""
     is_pointwise: bool = False
+    """Whether each element that it writes comes from those at its place."""
 
     def of(self, place: int | str) -> bool | None:
         """Whether it writes an argument; None if it does not even read it."""
@@ -282,14 +274,9 @@ class _Accesses(NamedTuple):
             return True
         return False if self.reads else None
 
-    def raised(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
-        """The arguments whose version it raises."""
-        yield from (value for place, value in enumerate(args) if place in self.raises)
-        yield from (value for name, value in kwargs.items() if name in self.raises)
-
 
 _BY_SHAPE = ("empty", "zeros", "ones", "full", "rand", "new_", "is_", "sym_", "_assert")
-"""Begin the names of operators that only look at a tensor's shape."""
+"""Beginnings of the names of operators that only look at a tensor's shape."""
 _NO_MEMORY = frozenset(
     {"record_stream", "bernoulli", "_unsafe_view", "_has_same_storage_numel", "_version"}
 )
@@ -342,10 +329,6 @@ def _accesses(func: Any) -> _Accesses:
 
 def _is_waiting() -> bool:
     frame: FrameType | None = _getframe(2)
-    while frame is not None and frame.f_code.co_filename.startswith(_TORCH):
+    while frame is not None and is_of_torch(frame):
         frame = frame.f_back
-    return frame is not None and frame.f_code.co_filename in _WAITING
-
-
-def _site() -> str:
-    return user_line(_getframe(1))
+    return frame is not None and frame.f_code.co_filename == _METHODS

@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 import torch
 from torch.multiprocessing import reductions
 
-from pytest_ddp.extensions.portable.extents import Extent, checksum_of, extent_of, overlap, without
+from pytest_ddp.extensions.portable.extents import Extent, checksum_of, extent_of, without
 from pytest_ddp.extensions.portable.issued import IssuedOperation
 from pytest_ddp.system.stdlib import threading
 
 _WeakStorage: Any = reductions.StorageWeakRef  # untyped
 _KEPT = 2048
-"""Regions from which on those whose memory is freed are dropped."""
+"""The number of regions from which on those whose memory is freed are dropped."""
 
 
 @dataclass(slots=True)
@@ -32,18 +32,14 @@ class _Region:
     """A part of a storage."""
 
     storage: Any
-    """Weak, since the program must be able to free it; while there is one, no other storage has
-    its address."""
+    """A weak reference, since the program must be able to free it; while there is one, no other
+    storage has its address."""
     base: int
-    """Where its memory is: a storage may get another one."""
+    """The address of its memory: a storage may get another one."""
     extent: Extent
     checksum: int
     operation: IssuedOperation
-    """Where the values come from."""
-
-    def is_changed(self) -> bool:
-        """Whether something that is not seen has written it."""
-        return checksum_of(self.extent) != self.checksum
+    """The operation that the values come from."""
 
 
 class Part(NamedTuple):
@@ -53,16 +49,17 @@ class Part(NamedTuple):
     is_whole: bool
     shape: torch.Size
     elements: Extent | None
-    """From and to, in the order of memory; None for a tensor that is not contiguous."""
+    """Intervals in the order of memory; None for a tensor that is not contiguous."""
 
     def bytes_of(self, tensor: torch.Tensor) -> Extent:
         """The bytes of a tensor that is computed from this one element by element.
 
         None of them where it is not known which element comes from which.
         """
-        if self.is_whole:
-            return extent_of(tensor) or ()
-        if self.elements is None or self.shape != tensor.shape or not _is_plain(tensor):
+        extent = extent_of(tensor) or ()
+        if self.is_whole or not extent:
+            return extent
+        if self.elements is None or self.shape != tensor.shape or not tensor.is_contiguous():
             return ()
         start, size = tensor.data_ptr(), tensor.element_size()
         return tuple((start + size * first, start + size * end) for first, end in self.elements)
@@ -73,7 +70,7 @@ class Unspecified:
 
     def __init__(self) -> None:
         self._regions: dict[int, _Region] = {}
-        """By storage."""
+        """Regions by their storage."""
         self._threads: set[int] = set()
         self._limit = _KEPT
         self._lock = threading.RLock()
@@ -98,15 +95,15 @@ class Unspecified:
         if not self._regions:
             return None
         with self._lock:
-            region, extent = self._region(tensor), extent_of(tensor)
-            if region is None or not extent or not overlap(region.extent, extent):
+            extent = extent_of(tensor) or ()
+            region = self._region(tensor) if extent else None
+            if region is None or (rest := without(extent, region.extent)) == extent:
                 return None
-            if region.is_changed():
+            if checksum_of(region.extent) != region.checksum:  # written by what is not seen
                 del self._regions[region.storage.cdata]
                 return None
-            rest = without(extent, region.extent)
             elements = None
-            if _is_plain(tensor):
+            if tensor.is_contiguous():
                 start, size = tensor.data_ptr(), tensor.element_size()
                 elements = tuple(
                     ((first - start) // size, -((start - end) // size))
@@ -120,7 +117,7 @@ class Unspecified:
             self.leave_in(tensor, extent_of(tensor) or (), operation)
 
     def leave_in(self, tensor: torch.Tensor, extent: Extent, operation: IssuedOperation) -> None:
-        """As :meth:`leave`, in some of the bytes of a tensor."""
+        """Values of an operation are in some of the bytes of a tensor, as for :meth:`leave`."""
         if not extent:
             return
         with self._lock:
@@ -140,8 +137,7 @@ class Unspecified:
             return
         with self._lock:
             for tensor in tensors:
-                region = self._region(tensor)
-                if region is None or not (extent := extent_of(tensor)):
+                if not (extent := extent_of(tensor)) or not (region := self._region(tensor)):
                     continue
                 region.extent = without(region.extent, extent)
                 if region.extent:
@@ -150,8 +146,6 @@ class Unspecified:
                     del self._regions[region.storage.cdata]
 
     def _region(self, tensor: torch.Tensor) -> _Region | None:
-        if not tensor.is_cpu or tensor.layout != torch.strided:
-            return None
         storage = tensor.untyped_storage()
         region = self._regions.get(storage._cdata)
         if region is None or region.base == storage.data_ptr():
@@ -166,7 +160,3 @@ class Unspecified:
     def _drop_freed(self) -> None:
         for key in [key for key, region in self._regions.items() if region.storage.expired()]:
             del self._regions[key]
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    return tensor.is_cpu and tensor.layout == torch.strided and tensor.is_contiguous()

@@ -15,11 +15,12 @@ from torch.distributed import distributed_c10d
 
 from pytest_ddp.extensions.comms import stack
 from pytest_ddp.extensions.comms.block import described
-from pytest_ddp.extensions.portable.calls import LostHandles, TableLookup
+from pytest_ddp.extensions.portable.calls import LostHandles, difference_findings
+from pytest_ddp.extensions.portable.finding import PortabilityFinding
 from pytest_ddp.extensions.portable.issued import Group, IssuedOperation, OperationLog
 from pytest_ddp.extensions.portable.options import Production
 from pytest_ddp.extensions.portable.touches import TouchedBuffers
-from pytest_ddp.rank.operations.operation import Issuer, Operation, each_tensor
+from pytest_ddp.rank.operations.operation import Issuer, Operation
 from pytest_ddp.rank.operations.origins import called_by_user, outside
 from pytest_ddp.rank.operations.process import operations_of_process
 from pytest_ddp.rank.operations.stream import Needs
@@ -46,12 +47,13 @@ class OperationWatch:
     def __init__(self, production: Production, *, default_group_was_used: bool) -> None:
         self._production = production
         self._operation_log = OperationLog(default_group_was_used=default_group_was_used)
-        self._lookup, self._handles, self._buffers = TableLookup(), LostHandles(), TouchedBuffers()
+        self._call_findings: dict[PortabilityFinding, None] = {}
+        self._handles, self._buffers = LostHandles(), TouchedBuffers()
         self._groups: dict[str, Group] = {}
         self._made: dict[str, tuple[int, str | None]] = {}
-        """Which of its name a group is, and the backend that its maker named, by its name."""
+        """How many groups of a name there were, and the backend that the last one's maker named."""
         self._issued: MutableMapping[Operation, IssuedOperation] = WeakKeyDictionary()
-        """Those whose issue has not returned, and those whose handle Python code has."""
+        """Operations whose issue has not returned, or whose handle Python code has."""
         self._undo = contextlib.ExitStack()
 
     def start(self) -> None:
@@ -67,9 +69,8 @@ class OperationWatch:
         """End it; returns what the pytest process judges."""
         self._undo.close()
         self._issued.clear()
-        each = (self._handles, self._buffers, self._lookup)
-        found = [finding.to_json() for one in each for finding in one.findings()]
-        return {"found": found, **self._operation_log.to_json()}
+        found = [*self._handles.findings(), *self._buffers.findings(), *self._call_findings]
+        return {"found": [one.to_json() for one in found], **self._operation_log.to_json()}
 
     # ------------------------------------------------------------------ operations
 
@@ -89,14 +90,13 @@ class OperationWatch:
             origin=origin,
             root=given.get("root_rank"),
             peer=given.get("dst", given.get("src", -1 if form.is_message else None)),
-            tag=given.get("tag", 0) if form.is_message else 0,
+            tag=given.get("tag", 0),
         )
         self._issued[operation] = issued
-        nbytes = sum(each.nbytes for each in each_tensor(given.args[0])) if form.is_message else 0
-        self._operation_log.issued(issued, nbytes)
+        self._operation_log.issued(issued, operation.nbytes if form.is_message else 0)
         self._handles.issued(issued)
         self._buffers.issued(issued, given)
-        self._lookup.issued(issued, given)
+        self._call_findings.update(dict.fromkeys(difference_findings(issued, given)))
 
     def returned(self, operation: Operation, work: Any, error: BaseException | None) -> None:
         # The waits of a class in Python are not seen.

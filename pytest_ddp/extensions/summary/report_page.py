@@ -30,7 +30,7 @@ class TestRow:
     reason: str
     """One line on a failure, a skip or an xfail; else empty."""
     world_size: int
-    """0 if it is unknown."""
+    """The world size of the test; 0 if it is unknown."""
     backend: str
     seconds: float
     """The seconds of all phases."""
@@ -54,21 +54,21 @@ class FailureRow:
     text: str
     """The text as a terminal shows it, with its sequences for colours."""
     code: str
-    """``DDP-001``; empty for none."""
+    """The code of the failure, ``DDP-001``; empty for none."""
     picture: str
-    """HTML of our own; empty for none."""
+    """The picture of a trace, as HTML of our own; empty for none."""
     command: str
-    """Runs it again."""
+    """The command that runs the test again."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionFacts:
-    """What the page says."""
+    """The facts about a session that its page shows."""
 
     began: str
     seconds: float
     directory: str
-    """Where pytest was called."""
+    """The folder in which pytest was called."""
     command: str
     exit_code: int
     interrupted: bool
@@ -83,7 +83,7 @@ class SessionFacts:
     interrupted_ranks: str
     """What the ranks of an interrupted test were doing; empty if none was interrupted."""
     docs_url: str
-    """Where the documentation is, with a slash at its end; empty for nowhere."""
+    """The address of the documentation, with a slash at its end; empty if there is none."""
 
 
 _STYLE = (
@@ -247,7 +247,7 @@ def _terminal(text: str) -> str:
 
 
 def _code(code: str, docs_url: str) -> Iterator[str]:
-    """What the code means, since the page of the documentation may be out of reach."""
+    """The meaning of a code as HTML, since the page of the documentation may be out of reach."""
     if not code:
         return
     entry = by_code()[code]

@@ -23,9 +23,9 @@ class Failed:
     name: str
     """``tests.test_model::test_step[2]``, as JUnit files name tests."""
     verdict: str
-    """One sentence."""
+    """The verdict, in one sentence."""
     text: str
-    """What pytest printed about it; empty if no JUnit file contains it."""
+    """What pytest printed about the failure; empty if no JUnit file contains it."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Results:
     outside: list[str] = field(default_factory=list)
     """Errors outside of tests."""
     interrupted: list[str] = field(default_factory=list)
-    """Where the ranks of a test were when its session was interrupted."""
+    """The places of a test's ranks when its session was interrupted, a text for each session."""
     unread: list[str] = field(default_factory=list)
     """Files that could not be read or are missing, and why."""
     reports: int = 0

@@ -188,7 +188,8 @@ def _program() -> list[str]:
 
 
 def _words(words: Sequence[str]) -> tuple[str, ...]:
-    """The verdict of those of all phases and subtests; the own call comes after its subtests."""
+    """The verdict of a test, by those of all phases and subtests; the call comes after its
+    subtests."""
     bad = [word for word in words if word in ("failed", "error")]
     return tuple(dict.fromkeys(bad)) or (words[-1] if words else "did not end",)
 

@@ -71,7 +71,7 @@ def beyond(comparisons: Iterable[Comparison]) -> list[Comparison]:
 
 
 def is_reached(found: Comparison, more: Sequence[Table]) -> bool:
-    """Whether one of these runs has made a difference as large as that of the world."""
+    """Whether a run with rounding has made a difference as large as that of the world."""
     return found.distance.error <= rounding_of(found.place, more)
 
 
@@ -100,7 +100,7 @@ class Judged:
     stages: dict[str, list[Comparison]] = field(default_factory=dict)
     """All tensors, by what the limit was taken from: :data:`STAGES`, as far as was needed."""
     wrong: list[Comparison] = field(default_factory=list)
-    """What is wrong with it in the end."""
+    """The comparisons by which the world is wrong in the end."""
 
 
 STAGES = ("eps", "rounding", "more rounding", "float64")

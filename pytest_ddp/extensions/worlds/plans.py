@@ -43,13 +43,14 @@ from pytest_ddp.verdict.rank_failure import first_line, message_of
 
 _MORE_ROUNDING = 10
 _SCALE, _LARGER_SCALE = 16.0, 64.0
-"""How far rounding is enlarged; the latter in half of the further runs."""
+"""The factors by which rounding is enlarged; the larger one in half of the further runs."""
 
 JUDGED = pytest.StashKey[Judged]()
-"""How a world was judged, in its item: for the evidence in docs/parity.md."""
+"""The key of how a world was judged, in its item: for the evidence in docs/parity.md."""
 
 _Key: TypeAlias = tuple[str, str, int]
-"""Where a test is, its function, and the number of its set of parameters, without the world."""
+"""A test in all of its worlds: its place, its function, and the number of its set of
+parameters."""
 
 _KEY = pytest.StashKey[_Key]()
 
@@ -70,7 +71,7 @@ class Reference:
     further: list[RankTable] = field(default_factory=list)
     """Records of the runs of this world with rounding."""
     why_not_wide: str | None = None
-    """Why it cannot run in float64; empty if it has; None if it was not tried."""
+    """Why the reference cannot run in float64; empty if it has; None if it was not tried."""
 
 
 class Plans:
@@ -440,7 +441,7 @@ def _why_not_wide(table: RankTable | None, failure: str) -> str:
 
 
 def _remove(folder: Path) -> None:
-    """Most are empty, which needs one call instead of many."""
+    """Remove a folder; most are empty, which needs one call instead of many."""
     try:
         folder.rmdir()
     except OSError:

@@ -105,7 +105,7 @@ class Settings:
         )
 
     def follow(self, before: Settings, after: Settings) -> Settings:
-        """These settings, with the changes from ``before`` to ``after`` applied."""
+        """Return these settings with the changes from ``before`` to ``after`` applied."""
         environment = dict(self.environment)
         for name in before.environment.keys() | after.environment.keys():
             if before.environment.get(name) != after.environment.get(name):
@@ -274,7 +274,7 @@ class LiveResources:
         )
 
     def follow(self, before: LiveResources, after: LiveResources) -> LiveResources:
-        """These resources, with those that were added between ``before`` and ``after``."""
+        """Return these resources and those that were added between ``before`` and ``after``."""
         return LiveResources(
             self.threads | (after.threads - before.threads),
             self.children | (after.children - before.children),
@@ -286,15 +286,15 @@ class LiveResources:
         )
 
     def has_more_groups(self) -> bool:
-        """Whether there are process groups now that are not among these."""
+        """Whether there are process groups now that are not among those seen before."""
         return not self.groups.issuperset(group_names())
 
     def has_other_default_group(self) -> bool:
-        """Whether there is a default process group now that is not among these."""
+        """Whether there is a default process group now that is not among those seen before."""
         return is_initialized() and id(dist.group.WORLD) not in self.default
 
     def more_stores(self) -> tuple[Leak, ...]:
-        """Stores that are held now and not among these, after pytest has released the frames."""
+        """Stores that are held now and were not before, after pytest has released the frames."""
         if not self.stores.issuperset(torch_state.held()):
             gc.collect()
         held = torch_state.held()

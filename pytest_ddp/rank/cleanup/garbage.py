@@ -20,7 +20,8 @@ imported adds 50 ms."""
 _FULL_EVERY = 8
 """A full collection after this many tests, where collecting young objects was enough for each."""
 _LAST_ERROR = ("last_type", "last_value", "last_traceback", "last_exc")
-"""Where pytest keeps a failed test's frames, and so its variables, for a debugger."""
+"""Attributes of ``sys`` in which pytest keeps a failed test's frames, and so its variables, for a
+debugger."""
 
 
 class GarbageCollection:

@@ -167,7 +167,7 @@ class ModuleState:
         return known
 
     def _is_stateful(self, code: Any) -> bool:
-        """Whether it was defined in a package of which more than replaced code counts."""
+        """Whether code was defined in a package of which more than replaced code counts."""
         module = code.__module__
         return top_of(module if _is(module, str) else "") not in self._code_only
 

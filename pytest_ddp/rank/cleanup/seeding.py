@@ -46,6 +46,6 @@ class Reseeder:
         self._base: object = getattr(option, "randomly_seed", None)
 
     def begin(self, seed: int) -> None:
-        """Derive its seed for the next test from its own base and the rank's seed."""
+        """Derive pytest-randomly's seed for the next test from its own base and the rank's seed."""
         if isinstance(self._base, int):
             self._option.randomly_seed = self._base + seed

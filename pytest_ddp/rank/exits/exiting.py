@@ -25,7 +25,8 @@ from pytest_ddp.system.stdlib import gc, os, signal, threading, time, traceback
 _PATIENCE = 8.0
 """Seconds to wait for threads and child processes to end."""
 _LITTLE_PATIENCE = 0.2
-"""Seconds to wait for them, if the test that left them has been reported already."""
+"""Seconds to wait for threads and child processes, if the test that left them is reported
+already."""
 _BUFFERED = io.TextIOWrapper | io.BufferedWriter | io.BufferedRandom | io.BufferedRWPair
 
 _known_finalizers = 0

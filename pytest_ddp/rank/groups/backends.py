@@ -26,7 +26,7 @@ class Promises(NamedTuple):
     numbered: bool
     """The group's sequence number counts every collective."""
     messages_numbered: bool
-    """The same number counts sends and receives, which are not collectives."""
+    """Whether the number that counts collectives counts sends and receives, too."""
     recorded: bool
     """The flight recorder has every collective under that number, and a thread that waits for one
     sleeps."""

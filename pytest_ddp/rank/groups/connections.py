@@ -73,7 +73,7 @@ class GroupConnections:
         return os.path.join(self._folder, f"connected-{self._marked_test}-{group}")
 
     def wait(self, groups: list[dist.ProcessGroup]) -> None:
-        """See :func:`wait_for_peers`."""
+        """Wait until all peers have connected to these groups, if this test has marked them."""
         for group in groups if self._marked_test == self._test() else ():
             if (store := self._stores.get(name_of(group))) is not None:
                 with contextlib.suppress(RuntimeError):

@@ -176,12 +176,14 @@ class DefaultGroup:
         self._keys = StoreKeys()
         self._store: str | None = None
         self._file: int | None = None
-        """What the store reads and writes. The number stays the same for the life of the rank: a
-        group that was given up may open it late, and must not find a file of the test there."""
+        """The file that the store reads and writes. Its number stays the same for the life of the
+        rank: a group that was given up may open it late, and must not find a file of the test
+        there."""
         self._built = False
-        """There is a group of the plugin's, or was until the test destroyed it."""
+        """Whether there is a group of the plugin's, or was until the test destroyed it."""
         self._reference: Callable[[], dist.ProcessGroup | None] = _no_group
-        """Weak: when a test destroys the group, its connections close, and peers notice."""
+        """The plugin's group, weakly: when a test destroys it, its connections close, and peers
+        notice."""
         self._known: dict[str, int] = {}
         """Groups that existed when the current test began, as ``CallJournal.made`` has them."""
         self._unwaited = 0
@@ -282,10 +284,10 @@ class DefaultGroup:
         )
 
     def traffic(self, *, unclear: bool) -> Traffic | None:
-        """Sends and receives since :meth:`prepare` on groups that exist now; None without any.
+        """Messages since :meth:`prepare` on groups that exist now; None if none began or was lost.
 
         Args:
-            unclear: True if a fixture's thread may have begun some of them.
+            unclear: True if a fixture's thread may have begun some of these messages.
         """
         journal, lost = self.journal, torch_state.unwaited() > self._unwaited
         if not journal.sent and not journal.received and not lost:

@@ -131,7 +131,7 @@ class EnvRendezvous:
 
 
 def _listens(descriptor: int, port: str | None) -> bool:
-    """True if it is, as ever, a socket that listens on this port."""
+    """True if a descriptor is, as ever, a socket that listens on this port."""
     try:
         with socket.socket(fileno=os.dup(descriptor)) as found:
             is_listening = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)

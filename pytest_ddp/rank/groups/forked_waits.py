@@ -25,10 +25,10 @@ _LENGTH = 2
 
 
 class ForkedWaits:
-    """The notes, written by forked processes and read by the rank."""
+    """Notes on waits, written by forked processes and read by the rank."""
 
     def __init__(self, groups: Iterable[str]) -> None:
-        """Share the memory for them.
+        """Share the memory for the notes with processes that are forked later.
 
         Args:
             groups: the names of groups that exist in the rank; read in each forked process.
@@ -59,7 +59,7 @@ class ForkedWaits:
         self._map[begin : begin + _LENGTH] = bytes(_LENGTH)
 
     def living(self) -> tuple[ForkedWait, ...]:
-        """The waits of processes that are alive."""
+        """The noted waits of forked processes that are alive."""
         found = []
         for begin in range(0, len(self._map), _SLOT):
             length = int.from_bytes(self._map[begin : begin + _LENGTH])

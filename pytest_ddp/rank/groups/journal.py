@@ -55,7 +55,7 @@ class CallJournal(Recorder):
         """The counts among ``sent`` and ``received`` that fixtures wider than the test began in
         their set-up, by operation and the same key."""
         self.sites: dict[tuple[str, str, int, int], Site] = {}
-        """Where the last message with each key was begun."""
+        """The line that began the last message, by operation, group, peer and tag."""
         self.messages = MessageHistory()
         self.beside = False
         """Whether threads other than the main one have begun messages in this test."""
@@ -75,7 +75,8 @@ class CallJournal(Recorder):
         self.where: dict[str, int] = {}
         """Digest of the calling lines, by group, and of sizes that may legally differ."""
         self._counted: dict[int, int] = {}
-        """Operations on its group that each thread in a ``monitored_barrier`` found there."""
+        """Operations on the group before a ``monitored_barrier``, by the thread that is in the
+        barrier."""
         self.forked = ForkedWaits(self.made)
         self.failed: set[str] = set()
         """Groups on which a wait ended in an error during this test, for example by a timeout:

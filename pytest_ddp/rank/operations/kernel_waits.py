@@ -32,7 +32,7 @@ class BlockedCall(NamedTuple):
 
     call: Call
     is_timed: bool
-    """Whether it returns after a time."""
+    """Whether the call returns after a time."""
 
 
 _NEVER = 0xFFFF_FFFF
@@ -40,7 +40,7 @@ _NEVER = 0xFFFF_FFFF
 _NULL = 0
 
 _Row = tuple[Call, int | None, int]
-"""What it waits for, the argument that is its limit, and the value of that for none."""
+"""What a call waits for, its argument that is the limit, and the value of that for no limit."""
 
 
 class _Numbers(NamedTuple):

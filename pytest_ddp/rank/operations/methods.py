@@ -24,7 +24,7 @@ from pytest_ddp.system.stdlib import threading
 
 _MONITORED = "monitored_barrier"
 _COMPLETES = frozenset({"synchronize", "result", "is_completed"})
-"""Methods of a ``Work``, beside ``wait``, that wait for it or say that it is complete."""
+"""Methods of a ``Work``, beside ``wait``, that wait for it or return whether it is complete."""
 _PASSES_ON = frozenset(
     {
         *("get_future", "get_future_result", "block_current_stream", "boxed"),
@@ -94,7 +94,8 @@ def _issuing(operations: Operations, original: Any, form: Form, method: str) -> 
 def _monitoring(
     operations: Operations, original: Any, form: Form, method: str
 ) -> Callable[..., Any]:
-    """gloo builds it from messages, and it returns when all ranks have come."""
+    """Wrap ``monitored_barrier``: gloo builds it from messages, and it returns when all have
+    come."""
     describe = operations.describer.of(form, method)
 
     def monitoring(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:

@@ -44,7 +44,7 @@ class PlannedTensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its elements."""
+        """Bytes of the tensor's elements."""
         return self.numel() * self.dtype.itemsize
 
 
@@ -79,7 +79,7 @@ class Description(NamedTuple):
     """What each member gets, in group order; a single entry if all get the same, and for a send.
     Empty for operations that are not made of pieces."""
     receives: tuple[Piece, ...] = ()
-    """What is expected of each member, in the same form."""
+    """What is expected of each member, in the form of ``sends``."""
     what: int = 0
     """Digest of what must be the same on all ranks."""
     where: int = 0
@@ -131,9 +131,9 @@ class Operation:
         self.limit: float | None = None
         """Timeout in seconds that the caller has passed to ``wait``."""
         self.is_waited = False
-        """Whether something has waited for its ``Work``, or taken the wait over."""
+        """Whether something has waited for the operation's ``Work``, or taken the wait over."""
         self.callees: tuple[Any, ...] = ()
-        """The subscribers that were called at its operator."""
+        """The subscribers that were called at the operation's operator."""
         self.given: Given | None = None
         """The arguments, for subscribers; those of the operator, by name, where they are needed."""
 
@@ -144,7 +144,7 @@ class Operation:
 
     @property
     def name(self) -> str:
-        """The public name of its form."""
+        """The public name of the operation's form."""
         return self.described.form.name
 
     @property
@@ -154,7 +154,7 @@ class Operation:
 
     @property
     def numel(self) -> int | None:
-        """The same as in :class:`Description`, like what follows."""
+        """``numel`` of :class:`Description`; the next properties have its other fields."""
         return self.described.numel
 
     @property

@@ -96,12 +96,13 @@ _READERS: dict[Transfer, Reader] = {
 
 
 def reader_of(form: Form) -> Reader | None:
-    """What reads the pieces in the arguments of a form's method; None if it has none."""
+    """The function that reads the pieces in the arguments of a form's method; None if it has
+    none."""
     return _READERS.get(form.transfer)
 
 
 def _unlisted(several: Any, one: Any) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """Both without their list, which has an entry for each GPU of the process."""
+    """Both arguments without their list, which has an entry for each GPU of the process."""
     return (several[0], one[0]) if isinstance(one, list) else (several, one)
 
 

@@ -70,7 +70,7 @@ class Subscriber(Protocol):
         or with what it raises. What an asynchronous operation has begun is not complete."""
 
     def waited(self, operation: Operation, error: BaseException | None) -> None:
-        """A wait for its ``Work`` has ended."""
+        """A wait for an operation's ``Work`` has ended."""
 
     def passed_on(self, operation: Operation) -> None:
         """An operation's ``Work`` was given to a Future or to C++, where not every
@@ -91,13 +91,14 @@ class Recorder:
         """An operation is issued now, by Python or by a functional collective."""
 
     def returned(self, operation: Operation, error: BaseException | None) -> None:
-        """The call that issued it has returned."""
+        """The call that issued an operation has returned."""
 
     def waits(self, operation: Operation) -> None:
-        """The calling thread waits for its ``Work``, or for all of an operation that has none."""
+        """The calling thread waits for an operation's ``Work``, or for all of one that has no
+        ``Work``."""
 
     def waited(self, operation: Operation, error: BaseException | None) -> None:
-        """The wait has ended."""
+        """The calling thread's wait for an operation has ended."""
 
     def group_begins(self, name: str, by_user: bool) -> None:
         """A group gets its name, which an earlier one may have had."""

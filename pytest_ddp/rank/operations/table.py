@@ -16,7 +16,7 @@ class Transfer(enum.Enum):
     """How a form's tensors go from rank to rank, where what each rank sends may be uneven."""
 
     EVEN = enum.auto()
-    """All ranks have the same sizes, or none."""
+    """All ranks have the same sizes, or there are no tensors."""
     GATHERED = enum.auto()
     """One tensor goes to all; a list has one from each."""
     SCATTERED = enum.auto()
@@ -58,7 +58,7 @@ class Form(NamedTuple):
     name: str
     """The public name of this form."""
     operation: str
-    """The public name that stands for all forms of it."""
+    """The public name that stands for all forms of the operation."""
     methods: tuple[str, ...]
     """Methods of ``ProcessGroup``; an older torch lacks the last ones, a newer one the first."""
     operators: tuple[str, ...]
@@ -87,12 +87,12 @@ class Form(NamedTuple):
     shape: int | None = None
     """The argument of the method that has one shape on all ranks in code that ranks run alike."""
     contradicts: bool = False
-    """Whether gloo can never end it on ranks with other sizes or dtypes."""
+    """Whether gloo can never end the operation on ranks with other sizes or dtypes."""
     transfer: Transfer = Transfer.EVEN
 
     @property
     def is_message(self) -> bool:
-        """Whether it goes from one rank to another, and is no collective."""
+        """Whether the operation goes from one rank to another, and is no collective."""
         return self.needs is NeedRule.PEER
 
 

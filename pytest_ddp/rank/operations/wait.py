@@ -41,7 +41,7 @@ class WaitKind(enum.Enum):
     HELD = "held"
     """A wait for a subscriber that holds the thread on purpose."""
     UNKNOWN = "unknown"
-    """None of these, or no wait at all: it cannot be told from computing."""
+    """None of the other kinds, or no wait at all: such a wait looks like computing."""
 
 
 class Wait(NamedTuple):
@@ -50,7 +50,7 @@ class Wait(NamedTuple):
     kind: WaitKind
     operation: Operation | None = None
     words: str = ""
-    """What a subscriber says of a wait of its own, or the function that waits."""
+    """A subscriber's words for a wait of its own, or the function that waits."""
     is_timed: bool = False
     """Whether the call that waits has a limit, after which it returns. Of waits that only the
     kernel shows; a collective's limit is its operation's."""

@@ -14,7 +14,7 @@ class FutureOrigin(NamedTuple):
 
     operation: Operation
     is_derived: bool
-    """Whether it also needs a callback of the user's (``then``)."""
+    """Whether the future also needs a callback of the user's (``then``)."""
 
 
 class OperationsByWork:

@@ -31,7 +31,7 @@ def handled_in(thread: int) -> Handled | None:
 
 
 def handled_beside(threads: Iterable[int], stack: Sequence[FrameType]) -> Handled | None:
-    """What is handled by those for which a sleeping thread waits.
+    """The exception that is handled by the threads for which a sleeping thread waits.
 
     Args:
         threads: the threads that wait in operations.

@@ -1,4 +1,4 @@
-"""Where phases of torch begin and end: groups, modules, wrapping, compilation, steps.
+"""Reports the begin and end of torch's phases: groups, modules, wrapping, compilation, steps.
 
 Installed in the rank alone. A test file may have imported names from torch before the rank was
 forked, so that other references to a function must lead here as well: methods are set on their

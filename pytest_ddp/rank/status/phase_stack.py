@@ -59,9 +59,9 @@ class _Phase(NamedTuple):
 
     name: str
     text: str
-    """``call: warm-up: backward``."""
+    """The names of the outer phases and this one: ``call: warm-up: backward``."""
     outer: bool
-    """True if its name is shown even inside a narrower phase: pytest's and the user's."""
+    """True if the name is shown even inside a narrower phase: pytest's and the user's."""
     note: bytes
 
 
@@ -248,7 +248,7 @@ def kind_of(error: BaseException) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """The first line of its text, cut; empty if it has none."""
+    """The first line of an exception's text, cut; empty if it has none."""
     # str() runs user code, which may raise anything.
     with contextlib.suppress(BaseException):
         lines = (line.strip() for line in str(error)[:_LONGEST_TEXT].splitlines())

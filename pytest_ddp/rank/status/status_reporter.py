@@ -74,11 +74,11 @@ class _ThreadOperation(NamedTuple):
     """An operation that a thread waits in."""
 
     words: str
-    """Empty if it waits in none."""
+    """The operation in words, for people; empty if the thread waits in none."""
     name: str = ""
     """The public name; empty for the start of the test."""
     receiver: int | None = None
-    """Global rank, for a message to or from a known one."""
+    """Global rank of the peer, for a message to or from a known one."""
 
 
 _NOTHING = _ThreadOperation("")
@@ -272,7 +272,7 @@ class StatusReporter:
         )
 
     def calls(self, test: int) -> Calls:
-        """The collectives of the test, as far as they are kept."""
+        """The last collectives that this rank has issued in the test, and its messages."""
         before = self._group.journal.issued_before
         records = (
             CallRecord(

@@ -76,7 +76,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where a tensor lies in the file; ``offset`` in bytes, None where there is no data."""
+    """The place of a tensor in the file; ``offset`` in bytes, None where there is no data."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]

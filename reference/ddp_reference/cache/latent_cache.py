@@ -143,7 +143,7 @@ class LatentCache:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A cache as it travels between processes: no data, only where they lie."""
+    """A cache as it travels between processes: no data, only the place where they lie."""
 
     layout: Layout
     manifest: Manifest

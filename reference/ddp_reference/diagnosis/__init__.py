@@ -1,4 +1,4 @@
-"""Where and why does a model or a training run break: three tools, as functions and commands.
+"""Three tools that show where and why a model or a training run breaks, as functions and commands.
 
 ``crash_report`` starts a training entry on several ranks and says which one died first, of
 what, in which phase, at which line, in which operator. ``first_failing_block`` grows a model

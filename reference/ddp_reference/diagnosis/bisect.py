@@ -16,7 +16,7 @@ class BlockReport:
     blocks: tuple[str, ...]
     """What was grown: the name and type of each block."""
     failing: int | None
-    """Index of it in ``blocks``, from 0; None if all pass."""
+    """Index of the first failing block in ``blocks``, from 0; None if all pass."""
     crash: CrashReport | None
 
     def __str__(self) -> str:

@@ -19,17 +19,17 @@ class RankEnd:
 
     rank: int
     returncode: int
-    """Minus the signal's number for a signal."""
+    """The exit code; minus the signal's number for a signal."""
     finished: bool
-    """The program came to its end; an exit code of 0 without that is none."""
+    """Whether the program came to its end; an exit code of 0 alone does not show that."""
     stopped: bool = False
     """Whether the process was still running, and was ended because another rank had died."""
     phase: str = ""
-    """The phase, for example ``DDP construction``; empty outside of what torch tells of."""
+    """The phase, for example ``DDP construction``; empty outside of phases of torch."""
     place: str = ""
     """``file:line in function`` of the user's code."""
     operator: str = ""
-    """The native one that it was inside."""
+    """The native operator that the rank was inside."""
     error: str = ""
     """The exception, on one line."""
 
@@ -43,7 +43,7 @@ class RankEnd:
 
     @property
     def killed(self) -> bool:
-        """Whether it died of a signal of its own: never because of another rank.
+        """Whether the rank died of a signal of its own: never because of another rank.
 
         Not so SIGABRT, which is also how gloo ends a rank that has lost its peer.
         """
@@ -51,14 +51,14 @@ class RankEnd:
 
     @property
     def secondary(self) -> bool:
-        """Whether it ended because of another rank."""
+        """Whether the rank ended because of another rank."""
         return self.stopped or any(words in self.error for words in SECONDARY)
 
     def __str__(self) -> str:
         return f"rank {self.rank} {self.how()}"
 
     def how(self) -> str:
-        """The end in a few words."""
+        """The rank's end in a few words."""
         if self.well:
             return "finished"
         if self.stopped:

@@ -75,7 +75,7 @@ class Settings:
     data: Path
     log_dir: Path
     index: Path | None
-    """Where the list of images is published; None for the data folder."""
+    """The file of the list of images; None for one in the data folder."""
     resume: Path | None
     """Checkpoint to go on from."""
     check: bool

@@ -162,7 +162,7 @@ class ImageNetDataModule(LightningDataModule):
         )
 
     def test_dataloader(self) -> DataLoader[Sample]:
-        """The same loader as :meth:`val_dataloader`."""
+        """Return the loader of :meth:`val_dataloader`."""
         return self.val_dataloader()
 
     def eval_batches(self, count: int) -> ExactBatches:

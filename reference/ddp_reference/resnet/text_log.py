@@ -90,7 +90,7 @@ class TextLoggingCallback(Callback):
         self.write(trainer, "test", f"test: {in_words(tested)}", **tested)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log how long it took and where the best checkpoint lies."""
+        """Log how long the training took and where the best checkpoint lies."""
         seconds = round(time.monotonic() - self.began, 1)
         best = getattr(trainer.checkpoint_callback, "best_model_path", "")
         text = f"training ends after {seconds} s, best checkpoint {best or 'none'}"

@@ -162,7 +162,7 @@ def leave_gloo() -> None:
 
 
 def end_children(trainer: Trainer, seconds: float) -> int:
-    """See the ranks that this one has started to their end; 0 if all ended well, else 1.
+    """Wait for the end of the ranks that this one has started; 0 if all ended well, else 1.
 
     Those that live on after ``seconds`` are killed: in a collective's C++ code they
     would not hear a milder signal. Lightning itself ends without looking at the
@@ -184,7 +184,7 @@ def _end(child: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 def _complain(text: str, after_bar: bool = False) -> None:
-    """Say it on a line of its own; a progress bar leaves the cursor at its end."""
+    """Print an error on a line of its own; a progress bar leaves the cursor at its end."""
     start = "\n" if after_bar else ""
     print(f"{start}error: rank {_rank()}: {text}", file=sys.stderr, flush=True)
 

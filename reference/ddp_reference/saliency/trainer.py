@@ -39,7 +39,7 @@ class Config:
     seed: int = 42
     val_fraction: float = 0.1
     log: Path | None = None
-    """Where rank 0 writes one line of JSON for each epoch."""
+    """The file to which rank 0 writes one line of JSON for each epoch; None for none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class SampleKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """Where the optimizer steps of an epoch fall, as arithmetic and without communication.
+    """The micro-batches and optimizer steps of an epoch, as arithmetic and without communication.
 
     Position p of the epoch's order belongs to rank p mod world_size. Every ``local_batch``
     positions of a rank are a micro-batch, every ``accumulate`` of these a step; so step s

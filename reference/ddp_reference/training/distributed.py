@@ -40,7 +40,7 @@ class World(NamedTuple):
 
 
 class ConfigError(ValueError):
-    """There can be no such run: options, data or checkpoint do not go together."""
+    """The run is impossible: options, data or checkpoint do not go together."""
 
 
 class PeerFailureError(RuntimeError):

@@ -42,7 +42,7 @@ class BinFile:
     time: datetime
     """Start of the bin, naive UTC."""
     path: Path
-    """The file that holds it."""
+    """The file that holds the bin."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class BinArrays:
 
 
 def bin_path(root: Path, time: datetime) -> Path:
-    """Where the bin that starts at ``time`` lies under ``root``."""
+    """The path under ``root`` of the bin that starts at ``time``."""
     return root / f"{time:%Y}" / f"{time:%m}" / f"{time:%d}" / f"bin_{time.strftime(_TIME)}.npz"
 
 

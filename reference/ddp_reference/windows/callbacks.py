@@ -30,7 +30,7 @@ class WindowCallback(Callback):
     """What the two callbacks share: when a window moves, and what must hold for that."""
 
     spans: dict[str, DateWindow]
-    """Where windows may lie, by name."""
+    """The spans of dates in which windows may lie, by the window's name."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse what would fail, or silently train on old data, epochs later.

@@ -37,11 +37,12 @@ class RunConfig:
     root: Path
     """Folder of the archive."""
     log_dir: Path
-    """Where the run writes; fixed before any process is launched, so equal on all ranks."""
+    """The folder to which the run writes; fixed before any process is launched, so equal on all
+    ranks."""
     train_dates: DateWindow
-    """Where training windows may lie."""
+    """The span of dates in which training windows may lie."""
     val_dates: DateWindow
-    """Where validation windows may lie."""
+    """The span of dates in which validation windows may lie."""
     epochs: int
     """Epochs in all, those before a resume included."""
     mode: Mode

@@ -43,7 +43,7 @@ class Rebuild:
     window_id: str
     """``DateWindow.id`` of the new window."""
     bins: int
-    """Number of samples in it."""
+    """Number of samples in the new window."""
 
 
 @dataclass(frozen=True)

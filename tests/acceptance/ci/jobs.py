@@ -83,7 +83,7 @@ class Job:
 
 
 def every() -> list[Job]:
-    """One of each kind, and of one kind both groups."""
+    """One job of each kind, and both groups of one kind."""
     return [
         *(_github("github-cpu.yml", "cpu", group) for group in ("1", "2")),
         _github("github-gpu.yml", "gpu"),

@@ -27,13 +27,13 @@ class Done:
 
     @property
     def report(self) -> dict[str, Any]:
-        """The report that it wrote, once it is known to be in the documented form."""
+        """The report that the command wrote, once it is known to be in the documented form."""
         found: dict[str, Any] = json.loads((self.directory / "report.json").read_text())
         Draft202012Validator(SCHEMA).validate(found)
         return found
 
     def verdict(self, guarantee: str, subject: str, world_size: int = 2) -> dict[str, Any]:
-        """The only entry for these."""
+        """The only entry of the report for these three."""
         (found,) = [
             entry
             for entry in self.report["verdicts"]

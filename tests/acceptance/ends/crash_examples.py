@@ -207,7 +207,7 @@ def test_next_one_passes(ddp):
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What must be said of one way to die."""
+    """What the text must have for one way to die."""
 
     verdict: str
     """Beginning of the one-line message; a regular expression, since a gloo abort may hit

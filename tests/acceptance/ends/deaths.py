@@ -1,4 +1,4 @@
-"""The ways in which a rank can fail, as lines of test code, and what must be said of them.
+"""The ways in which a rank can fail, as lines of test code, and what the text must have for each.
 
 For ``test_verdict_death.py``, in which every line is run on every rank position, in the body of a
 test and where it applies in a fixture's setup and teardown; and for ``tests/chaos``, in which other
@@ -71,7 +71,7 @@ class Death:
     shown: str
     """What the failure text must contain; ``{answer}`` stands for 40 + rank."""
     in_fixtures: bool = True
-    """Whether it is also tried in the setup and the teardown of a fixture."""
+    """Whether the death is also tried in the setup and the teardown of a fixture."""
     leaves_line: bool = True
     """False where nothing can be written any more."""
 
@@ -178,7 +178,7 @@ def source(place: str, rank: int) -> str:
 
 
 def deaths(place: str) -> tuple[Death, ...]:
-    """The deaths that are tried there."""
+    """The deaths that are tried at a place."""
     if place == "body":
         return DEATHS
     if place == "collective":

@@ -202,4 +202,4 @@ PHASES_SAID = {
     "nested_phases": "call: epoch 0: validation: DDP construction",
     "teardown": "teardown: fixture killed_in_teardown",
 }
-"""What the verdict says that rank 1 was in when it was killed."""
+"""The phase of rank 1 when it was killed, as the verdict has it."""

@@ -87,7 +87,8 @@ def _content(name: str, file: Path) -> str:
 
 
 def is_gone(path: Path) -> bool:
-    """Whether it is, or goes soon: a plain pytest does not wait for the resource tracker."""
+    """Whether a file is gone, now or soon: a plain pytest does not wait for the resource
+    tracker."""
     deadline = time.monotonic() + TRACKER_LIMIT
     while path.exists() and path.is_relative_to(SHM) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -196,7 +197,7 @@ def test_what_is_reported_fails_the_session_and_no_test(troubles: Left) -> None:
 
 
 def test_handlers_that_raise_are_reported_in_a_line(suite: Suite) -> None:
-    """For Python it is no reason to fail, and so it is not for us."""
+    """A handler that raises is no reason for Python to fail, and so it is none for the plugin."""
     write(suite, a=TROUBLES)
     finished = run(suite, "-k", "raises", extra=SPAWN).finished
     finished.assert_outcomes(passed=1)
@@ -238,13 +239,13 @@ def test_an_endless_thread_of_a_module_is_reported_with_its_line(
 
 
 def test_nothing_else_is_reported(shown: list[str]) -> None:
-    """Neither of a group that a handler has destroyed, nor of one that prints."""
+    """A handler that destroys a group or prints is no trouble."""
     assert len(shown) == 3, shown
 
 
 @pytest.mark.parametrize("when", ["first", "last"])
 def test_other_handlers_run_beside_those_in_trouble(troubles: Left, when: str) -> None:
-    """Those that were registered before them, and after."""
+    """Handlers run that were registered before those in trouble, and after."""
     tests = re.findall(r"def test_(\w+)", TROUBLES)
     found = {test: sorted(troubles.of(f"{when}_of_{test}")) for test in tests}
     expected = {test: ["0", "1"] for test in tests}

@@ -36,10 +36,11 @@ from tests.acceptance.suite import EXTRA_ARGS, SPAWNED, Finished, Running, Suite
 
 MARK = "DDP_HYGIENE_RUN"
 LIMIT = 2.0
-"""Seconds after pytest's end."""
+"""Seconds after pytest's end until nothing may be left."""
 OWN_LIMIT = 20.0
-"""The same for what ends in its own time: xdist's workers, which outlive xdist's main process, and
-torch's shared-memory daemon, which removes its files 2 s after its last client has ended."""
+"""Seconds after pytest's end for what ends in its own time: xdist's workers, which outlive xdist's
+main process, and torch's shared-memory daemon, which removes its files 2 s after its last client
+has ended."""
 START_LIMIT = 120.0
 """Seconds until all ranks of an inner test have reported themselves, on a loaded machine."""
 END_LIMIT = 120.0
@@ -117,7 +118,7 @@ class Watched:
         return self.suite.start(*args, env={MARK: self._run, **names, **env}, extra=extra)
 
     def hear(self, count: int) -> None:
-        """Wait until ``count`` processes have said that they are in their state.
+        """Wait until ``count`` processes have written that they are in their state.
 
         Raises:
             AssertionError: they did not within ``START_LIMIT`` seconds.
@@ -137,7 +138,7 @@ class Watched:
         return {name for name, match in named if match and match[1] in pids}
 
     def left(self, limit: float = LIMIT) -> str:
-        """What is there ``limit`` seconds from now, a line each; processes are killed then.
+        """What the run has left ``limit`` seconds from now, a line each; processes are killed then.
 
         Workers of xdist and torch's daemons are waited for, once nothing of ours is left.
         """
@@ -235,7 +236,7 @@ def test_interrupt_during_start_leaves_nothing(watched: Watched) -> None:
 
 
 def test_kill_of_xdist_leaves_nothing(new_suite: Callable[[], Suite]) -> None:
-    """Its workers are the controllers, and outlive it for some seconds by themselves."""
+    """xdist's workers are the controllers, and outlive it for some seconds by themselves."""
     with contextlib.closing(Watched(new_suite(), EVERY_STATE)) as watched:
         running = watched.start("-n", "3", extra=SPAWN)
         watched.hear(sum(STATES_OF_RANKS.values()))

@@ -150,9 +150,9 @@ SAID: dict[str, tuple[tuple[str, ...], ...]] = {
     "closes_epoll": (CLOSED,),
     "unlike_shapes": (("gloo aborted it", "tensors of different shape or dtype"),),
 }
-"""For each test its legal ends, of which one is shown: which comes first is a race in the rank."""
+"""The legal ends of each test, of which one is shown: which comes first is a race in the rank."""
 LATE = {"writes_garbage": "passed+error"}
-"""Where the rank has passed its call, and more, before pytest has read what it wrote there."""
+"""Verdicts of tests whose rank has passed its call before pytest has read what the call wrote."""
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +163,7 @@ def lost(new_suite: Callable[[], Suite]) -> Finished:
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_what_was_seen_is_said(lost: Finished, name: str) -> None:
+def test_what_was_seen_is_in_the_text(lost: Finished, name: str) -> None:
     result = lost[f"test_{name}"]
     assert result.verdict in {"failed", LATE.get(name)}, result.text
     text = flat(result.text)

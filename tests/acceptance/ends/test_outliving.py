@@ -134,7 +134,8 @@ class Place:
         return self.made.read_text().splitlines()
 
     def left(self) -> list[str]:
-        """What is there, after some seconds for those who are at it; but for a cache of torch."""
+        """Files that are left some seconds later, which their users may need; without a cache of
+        torch."""
         deadline = time.monotonic() + LIMIT
         while (left := self._shared()) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -146,7 +147,7 @@ class Place:
 
 
 def wait_until_free(folder: Path) -> None:
-    """Wait for those who have it open: DataLoader workers look for their rank every 5 s."""
+    """Wait for those who have a folder open: DataLoader workers look for their rank every 5 s."""
     descriptor = os.open(folder, os.O_RDONLY)
     deadline = time.monotonic() + START_LIMIT
     while time.monotonic() < deadline:

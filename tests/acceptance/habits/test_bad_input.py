@@ -16,7 +16,7 @@ MARKS = {
     "2": ["arguments go by name", "world_size=2"],
     "world_sizes=2": ["world_sizes=2", "Did you mean world_size?"],
 }
-"""Arguments of the mark, and what must be said of them."""
+"""Wrong arguments of the mark, and the words that the error must have."""
 
 PLACES = {
     "async generator": (
@@ -28,7 +28,7 @@ PLACES = {
         ["::test_plain", "world_size=0", "mark is on"],
     ),
 }
-"""Code with the mark where it cannot be, and what must be said of it."""
+"""Code with the mark where it cannot be, and the words that the error must have."""
 
 PLAIN = "import pytest\n\n\ndef test_plain():\n    print('ran all the same')\n"
 
@@ -68,7 +68,7 @@ def assert_shown(finished: Finished, file: str, *words: str) -> None:
 
 @pytest.mark.skipif(UNDER_XDIST, reason="pytest-xdist goes on with what its workers collected")
 def test_wrong_marks_are_collection_errors(marks: Finished) -> None:
-    """As for any file that cannot be collected, pytest runs no test at all."""
+    """pytest runs no test at all, as for any file that cannot be collected."""
     assert len(marks.collect_errors) == len(MARKS) + len(PLACES)
     assert marks.results == {}
     assert "ran all the same" not in marks.output
@@ -286,7 +286,7 @@ FOUR_TESTS = """
     ids=["error", "usage error", "SystemExit", "exit"],
 )
 def broken(request: pytest.FixtureRequest, new_suite: Callable[[], Suite]) -> tuple[Finished, str]:
-    """A run whose host cannot come up, and what must be said of it."""
+    """A run whose host cannot come up, and the words that the error must have."""
     if UNDER_XDIST:
         pytest.skip("such a conftest breaks the workers of pytest-xdist, too")
     statement, words = request.param

@@ -248,7 +248,7 @@ def forms(new_suite: Callable[[], Suite]) -> Finished:
 
 @pytest.mark.parametrize("name", PASSING)
 def test_passes(forms: Finished, name: str) -> None:
-    """Also when pytest itself was started with another rank's environment."""
+    """The test passes although pytest itself was started with another rank's environment."""
     assert forms[name].verdict == "passed", forms[name].text
 
 
@@ -310,7 +310,7 @@ def test_same_seed(first: Draws) -> None:
 
 
 def test_seeds_are_reproducible(first: Draws, draws: Callable[..., Draws]) -> None:
-    """Also when the tests run in another order, so that no draw of one moves the next."""
+    """The tests run in another order and draw the same: no draw of one test moves the next."""
     assert draws("test_seeds.py::test_seven", "test_seeds.py") == first
 
 
@@ -325,7 +325,7 @@ def test_session_seed(first: Draws, draws: Callable[..., Draws]) -> None:
 
 
 def test_lightning_knows_its_rank(suite: Suite) -> None:
-    """It computes the rank at import, and so is imported by each rank."""
+    """Lightning computes the rank at import, and so is imported by each rank."""
     suite.write("conftest.py", LIGHTNING_CONFTEST)
     suite.write("test_lightning.py", LIGHTNING)
     finished = suite.run("-W", "ignore", timeout=90)

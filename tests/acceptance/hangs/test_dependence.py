@@ -26,7 +26,7 @@ def measured() -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_waits_need_whom_the_table_says(measured: list[dict[str, Any]]) -> None:
+def test_waits_need_the_ranks_of_the_table(measured: list[dict[str, Any]]) -> None:
     assert len(measured) > 90
     wrong = [wait for wait in measured if set(wait["needs"]) != by_the_table(wait)]
     assert not wrong

@@ -188,7 +188,7 @@ def test_wait_beyond_the_deadline_is_proved_at_once(timeouts: Finished, name: st
     assert result.phase("call").message.startswith("deadlock: rank 0 waits in ")
 
 
-def test_timeout_that_nobody_expected_says_why(timeouts: Finished) -> None:
+def test_timeout_that_nobody_expected_has_its_cause(timeouts: Finished) -> None:
     result = timeouts["test_unexpected"]
     assert result.verdict == "failed"
     assert "Timed out waiting 1500ms" in result.text

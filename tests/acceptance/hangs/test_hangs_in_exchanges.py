@@ -160,7 +160,7 @@ def test_hang_is_proved(hangs: Finished, name: str) -> None:
     assert VERDICTS[name] in " ".join(result.text.split())
 
 
-def test_table_says_where_every_rank_waits(hangs: Finished) -> None:
+def test_table_shows_where_every_rank_waits(hangs: Finished) -> None:
     text = hangs["test_gather_against_second_barrier"].text
     lines = [line.split() for line in text.splitlines()]
     assert ["rank", "0", "waits", "call", "ddp.gather", "#1"] in [line[:6] for line in lines]

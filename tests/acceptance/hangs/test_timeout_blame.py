@@ -142,7 +142,7 @@ def timeouts(new_suite: Callable[[], Suite]) -> Finished:
 
 @pytest.fixture(scope="module")
 def diagnoses(timeouts: Finished) -> dict[str, Any]:
-    """What the diagnosis says of the one failure of each test, by the test's name."""
+    """The diagnosis of the one failure of each test, by the test's name."""
     return timeouts.diagnosed("diagnoses")
 
 
@@ -156,7 +156,7 @@ def test_who_does_not_wait_is_the_cause(diagnoses: dict[str, Any], name: str) ->
     assert diagnoses[name]["root_cause"] == CULPRITS[name], diagnoses[name]
 
 
-def test_table_says_where_each_rank_was(timeouts: Finished, diagnoses: dict[str, Any]) -> None:
+def test_table_shows_where_each_rank_was(timeouts: Finished, diagnoses: dict[str, Any]) -> None:
     line = next(n for n, text in enumerate(SOURCE.splitlines(), 1) if text.endswith("# sleeps"))
     text = flat(timeouts["test_sleeps"].text)
     assert "timed out after 3 s: rank 1 has not finished call, ranks 0, 2 wait" in text
@@ -166,7 +166,7 @@ def test_table_says_where_each_rank_was(timeouts: Finished, diagnoses: dict[str,
     assert states(diagnoses["sleeps"]) == ["waits", "runs", "waits"]
 
 
-def test_suspended_process_is_said_to_be(timeouts: Finished, diagnoses: dict[str, Any]) -> None:
+def test_suspended_process_is_named_as_such(timeouts: Finished, diagnoses: dict[str, Any]) -> None:
     text = flat(timeouts["test_is_suspended"].text)
     assert "timed out after 3 s: rank 0 is suspended in call, ranks 1-2 wait" in text
     assert "a signal such as SIGSTOP has stopped its process" in text
@@ -178,7 +178,7 @@ def test_suspended_process_is_said_to_be(timeouts: Finished, diagnoses: dict[str
     ("name", "words"),
     [("computes_in_c", "it computes in code that holds the GIL"), ("sleeps_in_c", "it sleeps")],
 )
-def test_held_gil_is_said_to_be(
+def test_held_gil_is_named_as_such(
     timeouts: Finished, diagnoses: dict[str, Any], name: str, words: str
 ) -> None:
     text = flat(timeouts[f"test_{name}"].text)

@@ -1,4 +1,4 @@
-"""A timeout without a proof of a hang says what is wrong already, and accuses no slow rank.
+"""A timeout without a proof of a hang: the text names what is wrong, and accuses no slow rank.
 
 So it is with NCCL, where the GPU waits and the thread that issued a collective goes on. Here the
 threads wait for something else than the collectives that they have begun.

@@ -194,7 +194,7 @@ def finished(new_suite: Callable[[], Suite]) -> Finished:
 
 @pytest.fixture(scope="module")
 def diagnoses(finished: Finished) -> dict[str, Any]:
-    """What the diagnosis says of the one failure of each test, by the test's name."""
+    """The diagnosis of the one failure of each test, by the test's name."""
     return finished.diagnosed("diagnoses")
 
 

@@ -1,4 +1,4 @@
-"""Where torch's flight recorder is off, a hang is left to the deadline, and that is said once."""
+"""A hang without torch's flight recorder is left to the deadline, and pytest shows that once."""
 
 from __future__ import annotations
 
@@ -55,6 +55,6 @@ def test_rest_is_not_affected(unrecorded: Finished) -> None:
     assert "all_reduce(MAX, 1 x float32)" in unrecorded["test_differs"].text
 
 
-def test_is_said_once(unrecorded: Finished) -> None:
+def test_the_warning_is_shown_once(unrecorded: Finished) -> None:
     shown = [text for text in unrecorded.warnings if "turns torch's flight recorder off" in text]
     assert len(shown) == 1

@@ -139,9 +139,8 @@ def recorded(names: dict[str, Case]) -> Iterator[tuple[Case, tuple[str, int | No
 
 
 def lines(every: list[Case], found: list[Any]) -> Iterator[dict[str, Any]]:
-    """For each wait, the members that were absent, and those whose absence kept it from its
-    end.
-    """
+    """Yield each wait with the members that were absent, and those whose absence kept it from its
+    end."""
     for case in every:
         if case.absent >= 0:
             continue

@@ -254,7 +254,7 @@ def test_without_measuring(
 
 
 @pytest.mark.skipif(SPAWNED, reason="has its own arguments")
-def test_under_xdist_the_plugin_says_why_it_does_not_measure(
+def test_under_xdist_the_plugin_prints_why_it_does_not_measure(
     measured: tuple[Suite, Finished],
 ) -> None:
     suite, _ = measured

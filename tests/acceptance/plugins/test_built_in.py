@@ -39,7 +39,8 @@ def suite(new_suite: Callable[[], Suite]) -> Suite:
 
 
 def run_without(suite: Suite, name: str, *args: str) -> str:
-    """Not by ``Suite.run``, whose options need the terminal plugin; returns the output."""
+    """Run without a plugin, not by ``Suite.run``, whose options need the terminal plugin; returns
+    the output."""
     command = (sys.executable, "-m", "pytest", "-p", f"no:{name}", "-p", "no:cacheprovider", *args)
     run = subprocess.run(
         command,

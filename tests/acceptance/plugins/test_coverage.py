@@ -88,7 +88,7 @@ def lines_of(directory: Path, name: str = "work.py") -> set[int]:
 
 
 def texts_of(directory: Path, name: str = "work.py") -> set[str]:
-    """The same as what stands in them."""
+    """The texts of the measured lines."""
     text = (directory / name).read_text().splitlines()
     return {text[number - 1].strip() for number in lines_of(directory, name)}
 
@@ -132,7 +132,8 @@ def written(new_suite: Callable[[], Suite]) -> Callable[[], Suite]:
 
 @pytest.fixture(scope="module")
 def by_hand(new_suite: Callable[[], Suite]) -> Path:
-    """The same body, each rank in a process of its own under ``coverage run``."""
+    """The folder of a run of the same body, each rank in a process of its own under ``coverage
+    run``."""
     suite = new_suite()
     suite.write("work.py", WORK)
     suite.write("by_hand.py", BY_HAND)
@@ -318,7 +319,7 @@ RC = """
 
 
 def test_children_of_ranks_as_coverage_has_them(written: Callable[[], Suite]) -> None:
-    """Settings elsewhere, which also say that children of processes are measured."""
+    """Settings in another folder, by which children of processes are measured, too."""
     suite = written()
     suite.write("test_work.py", CHILDREN)
     suite.write("settings/rc", RC)
@@ -373,7 +374,7 @@ def test_without_coverage_nothing_is_imported(suite: Suite) -> None:
 
 
 def test_older_releases_are_named(suite: Suite) -> None:
-    """Such as cannot hand on their configuration."""
+    """Releases are named that cannot hand on their configuration."""
     suite.write(
         "conftest.py",
         """

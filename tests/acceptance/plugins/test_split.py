@@ -73,7 +73,7 @@ def test_tests_of_a_group_pass(groups: list[Finished]) -> None:
         assert len(group.results) >= 1
 
 
-def test_ranks_do_not_say_what_was_chosen(groups: list[Finished]) -> None:
+def test_ranks_do_not_print_what_was_chosen(groups: list[Finished]) -> None:
     for group in groups:
         assert group.output.count("[pytest-split] Running group") == 1, group.tail()
         assert "[rank " not in group.output, group.tail()

@@ -80,7 +80,7 @@ def random(new_suite: Callable[[], Suite]) -> Finished:
     return suite.run(*WORKERS, extra=SPAWN)
 
 
-def test_a_test_that_ranks_cannot_find_is_an_error_that_says_so(random: Finished) -> None:
+def test_a_test_that_ranks_cannot_find_is_an_error_with_the_reason(random: Finished) -> None:
     differs = random["test_differs[worker]"]
     assert differs.verdict == "error"
     text = " ".join(differs.text.split())

@@ -169,7 +169,7 @@ def test_fixture_stays_once_it_is_up_again(run: Run, name: str) -> None:
 
 
 def test_model_that_only_held_the_group_works_as_well(run: Run) -> None:
-    """Its set-up communicates nothing."""
+    """The set-up of this model communicates nothing."""
     verdicts = [run.finished[f"test_{name}"].verdict for name in ("before_held", "after_held")]
     assert verdicts == ["passed", "passed"]
 
@@ -184,7 +184,7 @@ def test_model_of_every_world_size(run: Run, time: str, size: int) -> None:
 
 @pytest.mark.parametrize("name", ["group_of_some", "lines_of_their_own"])
 def test_group_is_kept(run: Run, name: str) -> None:
-    """Not every rank is in every group, nor asks from the same line."""
+    """A group is kept although some ranks are not in it, or ask for it from another line."""
     first, second = f"test_{name}[first]", f"test_{name}[second]"
     assert [run.finished[test].verdict for test in (first, second)] == ["passed", "passed"]
     assert run.pids(first) == run.pids(second)
@@ -194,5 +194,5 @@ def test_group_is_kept(run: Run, name: str) -> None:
     "name", ["has_one_rank", "has_three_ranks", "has_no_group", "is_isolated", "sizes", "kept"]
 )
 def test_model_ends_on_all_ranks_together(run: Run, name: str) -> None:
-    """Its teardown has a barrier."""
+    """The teardown of the model has a barrier."""
     assert not list(run.directory.glob(f"test_{name}.py is up in *"))

@@ -131,7 +131,8 @@ CUT_OFF = {
         "failed",
     ),
 }
-"""Name: what else leaves something, and its verdict, which says enough, or all that is known."""
+"""Code that leaves something else, and its verdict, which is enough or all that is known, by
+name."""
 
 LEGAL = {
     "begun_on_both_sides": (

@@ -1,4 +1,4 @@
-"""Where code under test meets by itself: nobody finds there what a test before has left."""
+"""The rendezvous of code under test itself: nobody finds there what a test before has left."""
 
 from __future__ import annotations
 

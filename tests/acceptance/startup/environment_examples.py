@@ -16,7 +16,6 @@ from typing import Any
 
 from tests.acceptance.suite import INNER, Suite
 
-"""Where the recorder lies, for runs with a ``PYTHONPATH`` of their own."""
 PREAMBLE = """
 import os, random, socket, tempfile, threading, time, uuid
 import numpy, torch

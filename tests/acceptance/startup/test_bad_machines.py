@@ -57,7 +57,7 @@ def test_suites_without_ddp_tests_hear_nothing(suite: Suite, long_tempdir: str) 
 
 
 def test_a_loopback_that_is_down_is_reported(suite: Suite) -> None:
-    """In a network namespace of its own, whose interface nobody has brought up."""
+    """pytest runs in a network namespace of its own, whose interface nobody has brought up."""
     apart = ["unshare", "--map-root-user", "--net"]
     if subprocess.run([*apart, "true"], capture_output=True).returncode:
         pytest.skip("no namespaces may be made here")

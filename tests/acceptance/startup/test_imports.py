@@ -90,7 +90,7 @@ def test_installed_packages_that_depend_on_the_rank_see_it(noted: Noted, package
 
 @pytest.mark.parametrize("plugin", BEFORE_ANY_RANK)
 def test_installed_plugins_are_loaded_before_any_rank_is_known(noted: Noted, plugin: str) -> None:
-    """As docs/how-it-runs.md says; pytest loads and configures them once, in the host."""
+    """pytest loads and configures these plugins once, in the host: see docs/how-it-runs.md."""
     assert {facts["asking"][plugin] for _, facts in noted.facts("test_first")} == {None}
 
 

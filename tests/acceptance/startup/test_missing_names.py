@@ -1,4 +1,5 @@
-"""A torch without a private name that ranks need: an error says so, without a traceback of ours."""
+"""A torch without a private name that ranks need: an error names it, without a traceback of
+ours."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ sys.meta_path.insert(0, Finder())
 LACKS = "lacks torch.distributed.distributed_c10d._abort_process_group, which ranks need"
 
 
-def test_the_first_test_says_what_is_missing(suite: Suite, tmp_path: Path) -> None:
+def test_the_first_test_names_what_is_missing(suite: Suite, tmp_path: Path) -> None:
     suite.fresh = True  # a torch that is imported before lacks nothing
     site = tmp_path / "site"
     site.mkdir()

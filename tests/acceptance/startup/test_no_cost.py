@@ -302,7 +302,8 @@ def whole(new_suite: Callable[[], Suite]) -> Finished:
 
 
 def test_the_pytest_process_never_imports_torch(whole: Finished) -> None:
-    """Not with ddp tests either; and this shows that the other tests could fail."""
+    """The pytest process does not import torch for ddp tests either; the other tests here could
+    fail."""
     whole.assert_outcomes(passed=7)
     assert "torch" not in facts(whole)["finished torch"]
     assert facts(whole)["finished children"] != "[]"

@@ -1,4 +1,4 @@
-"""Off Linux one line says so, ddp tests fail or are skipped, and all other tests run."""
+"""Off Linux one line has the reason, ddp tests fail or are skipped, and all other tests run."""
 
 from __future__ import annotations
 
@@ -76,7 +76,9 @@ def _run(folder: Path, change: str, *args: str) -> subprocess.CompletedProcess[s
     ],
     ids=["darwin", "old", "windows"],
 )
-def test_one_line_says_so_and_plain_tests_run(tmp_path: Path, change: str, named: str) -> None:
+def test_one_line_has_the_reason_and_plain_tests_run(
+    tmp_path: Path, change: str, named: str
+) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
     done = _run(tmp_path, change)
     why = f"ranks need Linux 5.3 or newer, this is {named}"

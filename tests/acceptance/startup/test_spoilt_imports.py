@@ -85,7 +85,7 @@ def test_files_after_it_are_imported_as_ever(spoilt: Finished, name: str) -> Non
         assert result.verdict == "passed", result.text
 
 
-def test_plain_pytest_says_the_same(new_suite: Callable[[], Suite]) -> None:
+def test_the_tests_pass_in_plain_pytest_too(new_suite: Callable[[], Suite]) -> None:
     suite = new_suite()
     write(suite, "True", mark="", ddp="")
     suite.run(timeout=60).assert_outcomes(passed=3 * len(WAYS))

@@ -1,4 +1,4 @@
-"""The line that says what the ranks of a long test are doing, on a real terminal."""
+"""The line that shows what the ranks of a long test are doing, on a real terminal."""
 
 from __future__ import annotations
 

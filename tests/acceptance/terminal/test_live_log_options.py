@@ -67,7 +67,8 @@ THREE = """
 
 @pytest.mark.parametrize("hook", ["logstart(nodeid)", "setup(item)"])
 def test_a_conftest_may_choose_a_file_for_each_test(suite: Suite, hook: str) -> None:
-    """In the pytest process and the ranks, or where tests are set up."""
+    """A hook sets the file in the pytest process and the ranks, or in the processes that set tests
+    up."""
     source = FILE_FOR_EACH.replace("HOOK", f"pytest_runtest_{hook}")
     if "setup" in hook:
         source = source.replace("name = nodeid", "name = item.nodeid")

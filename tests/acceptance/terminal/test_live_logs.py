@@ -258,7 +258,7 @@ def test_much_is_neither_lost_nor_a_hang(logged: Finished) -> None:
     assert numbers == [str(number) for number in range(20_000)]
 
 
-def test_a_rank_that_dies_has_said_its_last_words(logged: Finished) -> None:
+def test_the_last_records_of_a_rank_that_dies_are_shown(logged: Finished) -> None:
     assert {"[rank 0] last words of 0", "[rank 1] last words of 1"} <= {
         *live(logged, "test_killed")
     }
@@ -269,9 +269,7 @@ def test_a_rank_that_dies_has_said_its_last_words(logged: Finished) -> None:
     ("test", "words"),
     [("test_hangs", "before the hang"), ("test_times_out", "before the end of time")],
 )
-def test_ranks_that_hang_have_said_what_they_logged(
-    logged: Finished, test: str, words: str
-) -> None:
+def test_records_of_ranks_that_hang_are_shown(logged: Finished, test: str, words: str) -> None:
     assert {f"[rank 0] {words}", f"[rank 1] {words}"} <= {*live(logged, test)}
 
 

@@ -1,4 +1,4 @@
-"""What ranks write past pytest's capture is shown at once, and says which rank wrote it."""
+"""What ranks write past pytest's capture is shown at once, with the rank that wrote it."""
 
 from __future__ import annotations
 
@@ -133,7 +133,8 @@ MARKS = {
 
 @pytest.mark.parametrize("flag", FLAGS)
 def test_the_only_rank_writes_as_a_plain_test_does(suite: Suite, flag: str) -> None:
-    """And each of two writes the same lines, with its number."""
+    """The only rank writes without its number; each of two writes the same lines with its
+    number."""
     for name, marks in MARKS.items():
         suite.write(f"test_{name}.py", SOURCE.replace("MARKS", marks))
     finished = suite.run(flag)
@@ -182,7 +183,7 @@ def test_states_of_a_bar_are_lines(shown: Finished) -> None:
         assert f"[rank {rank}] dos line\n" in lines
 
 
-def test_a_rank_that_dies_has_said_its_last_words(shown: Finished) -> None:
+def test_the_last_output_of_a_rank_that_dies_is_shown(shown: Finished) -> None:
     for words in ("[rank 0] last words of 0", "[rank 1] last words of 1", "[rank 1] and a part"):
         assert f"{words}\n" in shown.stdout
 

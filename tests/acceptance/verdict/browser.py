@@ -54,7 +54,7 @@ class Browser:
 
 
 def find_browser(directory: Path) -> Browser:
-    """The browser of this machine, or a skip that says what to install."""
+    """The browser of this machine; without one, a skip whose reason is what to install."""
     program = next(filter(None, map(shutil.which, _NAMES)), None)
     if program is None:
         pytest.skip("no Chromium to look at the page with: apt-get install chromium")

@@ -1,4 +1,4 @@
-"""Teardown errors of ranks that lost their peers in the call say so, in few lines."""
+"""Teardown errors of ranks that lost their peers in the call refer to that, in few lines."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def run(new_suite: Callable[[], Suite]) -> Finished:
 
 
 @pytest.mark.parametrize("name", ["killed", "failed"])
-def test_teardown_that_follows_says_so(run: Finished, name: str) -> None:
+def test_teardown_that_follows_refers_to_the_failure(run: Finished, name: str) -> None:
     result = run[f"test_{name}"]
     assert result.verdict == "failed+error"
     text = result.phase("teardown").text

@@ -116,7 +116,7 @@ UNKNOWN = ("in_a_subgroup_of_two", "two_ranks", "half", "three_kinds")
 
 @pytest.fixture(scope="module")
 def diagnoses(new_suite: Callable[[], Suite]) -> dict[str, Any]:
-    """What the diagnosis says of the first failure of each test, by the test's name."""
+    """The diagnosis of the first failure of each test, by the test's name."""
     suite = new_suite()
     suite.write("test_odd.py", SOURCE)
     return suite.run("--ddp-diagnosis=diagnoses", timeout=120).diagnosed("diagnoses")

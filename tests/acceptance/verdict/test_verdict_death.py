@@ -35,7 +35,7 @@ DEATHS = [
     for death in deaths(place)
 ]
 AT_THE_DEADLINE = "timed out after 60 s"
-"""What is said of a failure that nothing but the clock has found."""
+"""The words for a failure that nothing but the clock has found."""
 
 
 def file_of(place: str, rank: int) -> str:

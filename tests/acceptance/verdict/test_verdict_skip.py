@@ -245,7 +245,7 @@ def test_partial_skip_is_a_failure(finished: Finished, name: str) -> None:
 
 
 @pytest.mark.parametrize("rank", range(3))
-def test_partial_skip_says_who_and_why(finished: Finished, rank: int) -> None:
+def test_partial_skip_has_who_and_why(finished: Finished, rank: int) -> None:
     message = finished[f"test_skip_one[{rank}]"].phase("call").message
     peers = {0: "ranks 1-2", 1: "ranks 0, 2", 2: "ranks 0-1"}[rank]
     assert message == (f"ranks disagree: rank {rank} skipped (not on this rank), {peers} passed")
@@ -323,7 +323,7 @@ def test_other_exception_than_expected_is_a_failure(finished: Finished, name: st
 
 @pytest.mark.parametrize("rank", range(3))
 def test_crash_is_no_expected_failure(finished: Finished, rank: int) -> None:
-    """In plain pytest a crash ends the session, whatever the test's marks say."""
+    """A crash ends the session in plain pytest, whatever marks the test has."""
     result = finished[f"test_xfail_crash[{rank}]"]
     assert result.verdict == "failed"
     assert f"rank {rank}" in result.text

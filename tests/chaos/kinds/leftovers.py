@@ -116,7 +116,8 @@ def group(draw: Draw) -> Case:
 
 
 def closed_descriptors(draw: Draw) -> Case:
-    """A rank that closes them all ends, and fails; of standard streams alone nothing is said."""
+    """A rank that closes all descriptors ends, and fails; closed standard streams alone are no
+    trouble."""
     size = draw.size()
     if draw.chance(0.5):
         closes = f"os.close({draw.one([0, 1, 2])})"

@@ -17,7 +17,7 @@ Report = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where two ranks of a real torchrun have been; one launch for all tests of the file."""
+    """The folder of two ranks of a real torchrun; one launch for all tests of the file."""
     directory = tmp_path_factory.mktemp("ranks")
     script = str(Path(__file__).with_name("ranks.py"))
     done = launch(script, directory, str(MIB), ranks=2)

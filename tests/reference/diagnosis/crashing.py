@@ -1,4 +1,4 @@
-"""A training entry that dies on rank 1, as its argument says; started by crash_report."""
+"""A training entry that dies on rank 1, in the way of its argument; started by crash_report."""
 
 import ctypes
 import os

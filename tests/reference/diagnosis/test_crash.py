@@ -108,7 +108,7 @@ def test_a_rank_that_was_stopped_shows_where_it_was(tmp_path: Path) -> None:
     assert (str(end), end.place) == ("rank 0 was stopped", "/home/me/train.py:7 in f")
 
 
-def test_the_command_says_it_and_exits_with_1() -> None:
+def test_the_command_prints_the_crash_and_exits_with_1() -> None:
     command = ["-m", "ddp_reference.diagnosis", "crash", "--ranks", "2", "--"]
     done = interpreter.run([*command, str(SCRIPT), "forward"], timeout=90)
     assert done.returncode == 1, done.stderr

@@ -1,4 +1,4 @@
-"""The command line: what it accepts and what it says when it does not."""
+"""The command line: what it accepts, and the errors for what it does not."""
 
 from __future__ import annotations
 

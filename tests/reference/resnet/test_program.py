@@ -38,7 +38,7 @@ def complaints(done: Finished) -> list[str]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the log directories lie."""
+    """The folder of the log directories."""
     return tmp_path_factory.mktemp("runs")
 
 
@@ -183,7 +183,7 @@ def test_agreements_hold_on_ranks_that_differ(journals: list[dict[str, Any]]) ->
         assert journal["different"].startswith("the rank differs between ranks: '0' on rank 0, '1'")
 
 
-def test_a_wrong_configuration_is_said_once(tmp_path: Path) -> None:
+def test_a_wrong_configuration_is_reported_once(tmp_path: Path) -> None:
     done = launch("-m", PROGRAM, f"--log-dir={tmp_path}", "--epochs=0", "--devices=2", ranks=2)
     (complaint,) = complaints(done)
     assert complaint.endswith(": epochs is 0; at least 1 is needed")
@@ -204,7 +204,7 @@ def named(complaint: str, root: Path) -> bool:
     return f"{root}/train/stripes00.0/00000.jpg cannot be decoded" in complaint
 
 
-def test_a_corrupt_image_is_said_once_and_ends_all_ranks(corrupt: Path, tmp_path: Path) -> None:
+def test_a_corrupt_image_is_reported_once_and_ends_all_ranks(corrupt: Path, tmp_path: Path) -> None:
     arguments = (f"--data={corrupt}", f"--log-dir={tmp_path / 'runs'}", "--epochs=1")
     done = launch("-m", PROGRAM, *arguments, *SMALL, ranks=2)
     assert done.returncode != 0

@@ -1,4 +1,4 @@
-"""Files that are whole at any moment, and what the log says."""
+"""Files that are whole at any moment, and the content of the log."""
 
 from __future__ import annotations
 

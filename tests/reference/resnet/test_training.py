@@ -140,7 +140,7 @@ def test_a_log_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         claim_version(tmp_path / "file")
 
 
-def test_a_run_that_stops_says_so_in_its_log(
+def test_a_run_that_stops_has_the_reason_in_its_log(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(self: ResNetModule, batch: Batch, batch_idx: int) -> None:

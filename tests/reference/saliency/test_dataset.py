@@ -1,4 +1,4 @@
-"""The files of MIT1003, and what is said of those that cannot be used."""
+"""The files of MIT1003, and the errors for those that cannot be used."""
 
 from __future__ import annotations
 

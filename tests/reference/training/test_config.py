@@ -1,4 +1,4 @@
-"""Options over file over defaults; what cannot work is said before a run begins."""
+"""Options over file over defaults; what cannot work is an error before a run begins."""
 
 from pathlib import Path
 from typing import Any

@@ -24,7 +24,7 @@ SIZES = [(n, ws) for ws in (1, 2, 3, 4, 7) for n in (ws, ws + 1, 2 * ws + 3, 8 *
 def test_the_ranks_mean_of_scaled_sums_is_the_mean_over_the_steps_samples(
     samples: int, world_size: int, pads: bool, accumulate: int
 ) -> None:
-    """With a loss of 1 for each sample, the average that DDP forms must be 1 in each step."""
+    """The average that DDP forms must be 1 in each step, with a loss of 1 for each sample."""
     ranks = [BatchPlan(samples, 2, accumulate, world_size, r, pads) for r in range(world_size)]
     totals = [0.0] * ranks[0].steps
     for plan in ranks:

@@ -80,7 +80,7 @@ def test_a_rank_that_never_comes_is_named() -> None:
     assert said == ["RuntimeError: ranks [1, 3] of 4 never arrived"] * 2
 
 
-def test_a_rank_without_a_gpu_of_its_own_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_without_a_gpu_of_its_own_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert nccl_obstacle(0) == "no CUDA device is available"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

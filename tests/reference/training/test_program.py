@@ -97,11 +97,12 @@ WRONG = {
     "no data": (("--data", "bad.pt"), "cache bad.pt: not readable as a torch archive"),
     "data": (("--samples", "2"), "1 training samples for 2 ranks"),
 }
-"""Of a configuration the first is seen when it is read, the last in the run."""
+"""Options of wrong configurations and the error: the first are seen when the configuration is read,
+the last in the run."""
 
 
 @pytest.mark.parametrize(("options", "said"), WRONG.values(), ids=WRONG)
-def test_one_rank_says_what_is_wrong_with_a_configuration(
+def test_one_rank_prints_what_is_wrong_with_a_configuration(
     directory: Path, options: tuple[str, ...], said: str
 ) -> None:
     (directory / "bad.pt").write_text("garbage")

@@ -124,7 +124,7 @@ def results(directory: Path) -> Results:
 
 @pytest.fixture(scope="module")
 def single(directory: Path, results: Results) -> Result:
-    """The same training in one process, without a wrapper."""
+    """The results of the same training in one process, without a wrapper."""
     results(2, "ddp")  # makes the data
     return train_alone(TrainConfig(**BASE, data=directory / "data.pt"))
 
@@ -238,7 +238,8 @@ def test_ranks_that_split_a_layer_see_the_same_samples(
 def test_ranks_evaluate_and_save_with_the_buffers_of_rank_0(
     results: Results, directory: Path, ranks: int, strategy: str
 ) -> None:
-    """In training they have one each. That they end with equal ones is tested with all jobs."""
+    """Ranks train with buffers of their own. That these are equal in the end is tested with all
+    jobs."""
     found = results(ranks, f"{strategy} buffers")
     first, *others = (result["evaluated_with"] for result in found)
     assert others == [first] * (ranks - 1)

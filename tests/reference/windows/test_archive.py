@@ -116,12 +116,12 @@ def test_a_write_in_progress_is_no_bin(copy: Path) -> None:
     assert len(organize_bins_times(copy, "2024-01-01", "2024-01-02")) == 3
 
 
-def test_an_empty_window_says_what_is_there(archive: Path) -> None:
+def test_the_error_for_an_empty_window_has_what_is_there(archive: Path) -> None:
     with pytest.raises(ArchiveError, match=r"no bin in 2025-.* holds 2024-01-01T00:00/2024-01-21"):
         organize_bins_times(archive, "2025-01-01", "2025-01-02")
 
 
-def test_an_empty_folder_says_how_to_fill_it(tmp_path: Path) -> None:
+def test_the_error_for_an_empty_folder_has_how_to_fill_it(tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match=r"holds no YYYY.* -m ddp_reference.windows.make_data"):
         organize_bins_times(tmp_path, "2024-01-01", "2024-01-02")
     with pytest.raises(ArchiveError, match="is no folder"):

@@ -510,6 +510,6 @@ def test_lines_of_two_files_are_in_no_branch_of_one_if() -> None:
 
 
 @pytest.mark.parametrize("judge", [difference, lambda *known: "".join(suspicions(*known))])
-def test_nothing_is_said_of_nothing(judge: Callable[..., str]) -> None:
+def test_no_collectives_do_not_differ(judge: Callable[..., str]) -> None:
     assert judge({}, {}) == ""
     assert judge({0: (count(0, 0),)}, {0: ()}) == ""

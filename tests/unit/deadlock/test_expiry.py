@@ -44,7 +44,8 @@ def test_rank_that_does_not_wait_is_the_cause(other: TimeoutSnapshot, state: str
 
 
 def test_groups_that_ranks_have_made_are_shown_beside_one_that_is_being_made() -> None:
-    """Also those of ranks that have ended; and no group in a timeout of another kind."""
+    """Groups of ranks that have ended are shown, too; none is shown in a timeout of another
+    kind."""
     first = standing(new_groups=(NewGroup(1, (0, 1)), NewGroup(3, (0, 2, 3))))
     makes = standing(engaged="new_group #1 (ranks 1, 2)", engaged_name="new_group")
     expiry = diagnose_timeout([look(0, first, ended=True), look(1, makes), look(2, RUNS)])
@@ -87,7 +88,7 @@ def test_none_is_the_cause_where_no_majority_did_the_same(looks: list[TimeoutSna
     assert expiry.unknown
 
 
-def test_last_answer_of_a_rank_that_is_silent_says_where_it_was() -> None:
+def test_last_answer_of_a_rank_that_is_silent_has_its_place() -> None:
     (line,) = diagnose_timeout([look(1, last=WAITS)]).table
     assert (line.state, line.phase, line.collective) == ("silent", "call", "")
     assert line.place.endswith("test_made.py:7 in test_made")

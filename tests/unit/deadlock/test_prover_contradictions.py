@@ -139,7 +139,7 @@ def test_what_is_done_alike_is_under_way() -> None:
 
 @pytest.mark.parametrize("unlike", [{"numel": 8}, {"dtype": "int32"}, {"root": 2}], ids=str)
 def test_third_rank_may_still_come(unlike: dict[str, Any]) -> None:
-    """Of one operation, what it brings may end the waits."""
+    """A third rank in the same operation may end the waits by what it brings."""
     mine = collective(1, 0, 1, 2, operation="broadcast", root=0)
     stands = {0: stuck(mine), 1: stuck(replace(mine, **unlike)), 2: running(count(0, 0, 1, 2))}
     assert prove(stands) is None

@@ -97,7 +97,7 @@ def test_verdict_does_not_depend_on_the_order_of_answers(
 
 
 def reached(stands: dict[int, ProbedRank]) -> dict[int, ProbedRank]:
-    """The same ranks, each having done its part of all that anybody waits for."""
+    """Return the ranks, each having done its part of all that anybody waits for."""
     counts = {name: count(3, *members, group=name) for name, members in GROUPS.items()}
     everything = {
         rank: tuple(
@@ -176,7 +176,8 @@ def _without_exchanges(stand: ProbedRank) -> ProbedRank:
 def test_a_rank_that_came_to_an_exchange_is_accused_by_nobody_there(
     stands: dict[int, ProbedRank], rank: int
 ) -> None:
-    """Where it is in none itself, its part in all exchanges takes accusations away only."""
+    """A rank that is in no exchange itself takes accusations away only, by its part in all
+    exchanges."""
     came = replace(stands[rank], now=replace(stands[rank].now, exchanges=3))
     if prove(stands) is None:
         assert prove({**stands, rank: came}) is None

@@ -1,4 +1,4 @@
-"""GPUs that do not come free: the wait has a bound, and says who holds them."""
+"""GPUs that do not come free: the wait has a bound, and its error names who holds them."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_nothing_to_split() -> None:
         assert stack_dumps.split(text) == (text, "")
 
 
-def test_stacks_are_split_from_what_was_said() -> None:
+def test_stacks_are_split_from_other_output() -> None:
     stacks = thread(1, HANDLER, ADD, PYTHON, START) + BYSTANDER
     said, found = stack_dumps.split(f"before\n\n{stacks}after\n")
     assert said == "before\n\nafter\n"

@@ -275,7 +275,7 @@ def test_trimmed_of_wrappers_and_of_how_the_rank_was_started() -> None:
 
 
 def test_trimmed_stack_keeps_the_fixture_s_operations() -> None:
-    """They are what the test called, and say what it waits for."""
+    """The fixture's operations are what the test called, and show what it waits for."""
     barrier = (f"{SITE}/pytest_ddp/fixture.py", 64, "barrier")
     inner = (f"{SITE}/pytest_ddp/fixture.py", 95, "_exchange")
     link = (f"{SITE}/pytest_ddp/rank/link.py", 40, "exchange")

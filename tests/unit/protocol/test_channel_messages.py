@@ -210,7 +210,7 @@ def test_stand_is_no_message() -> None:
 
 
 def test_a_message_is_passed_on_as_it_came(ends: Ends) -> None:
-    """By who knows its kind alone, and takes its descriptors."""
+    """Who passes the message on knows its kind alone, and takes its descriptors."""
     with both() as onward, Path(os.devnull).open() as file:
         ends.rank.send(READY, [file.fileno()] * 2)
         ends.rank.send(Finish())

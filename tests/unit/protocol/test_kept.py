@@ -106,7 +106,7 @@ def test_rank_is_killed(path: Path) -> None:
     ],
     ids=["failed", "skipped", "xfailed", "xpassed", "output", "property", "attribute", "duration"],
 )
-def test_report_that_says_more_is_not_kept(path: Path, report: pytest.TestReport) -> None:
+def test_report_with_more_is_not_kept(path: Path, report: pytest.TestReport) -> None:
     mine = BufferedReports(StatusPage(str(path)), config())
     mine.begin(1)
     assert not mine.take(report)

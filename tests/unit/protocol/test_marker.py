@@ -33,17 +33,17 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_new_page_says_nothing(tmp_path: Path) -> None:
+def test_new_page_has_no_note(tmp_path: Path) -> None:
     StatusPage(str(tmp_path / "page"))
     assert read(tmp_path / "page") == StatusNote()
 
 
-def test_missing_page_says_nothing(tmp_path: Path) -> None:
+def test_missing_page_is_read_as_no_note(tmp_path: Path) -> None:
     assert read(tmp_path / "page") == StatusNote()
 
 
 @pytest.mark.parametrize("size", [0, 1, SIZE - 1, SIZE + 1])
-def test_file_of_another_size_says_nothing(tmp_path: Path, size: int) -> None:
+def test_file_of_another_size_is_read_as_no_note(tmp_path: Path, size: int) -> None:
     (tmp_path / "page").write_bytes(b"\1" * size)
     assert read(tmp_path / "page") == StatusNote()
 
@@ -76,7 +76,7 @@ def test_lost_channel_is_read_whatever_the_main_thread_notes_then(tmp_path: Path
 
 
 def test_sight_shows_that_the_phase_is_over(tmp_path: Path) -> None:
-    """What began the phase that is over says nothing of the wider one."""
+    """The line that began the phase that is over is not that of the wider one."""
     page = StatusPage(str(tmp_path / "page"))
     note = note_of("call: construction of Net", "a.py:1 in f", 1)
     page.write(PHASE, note)

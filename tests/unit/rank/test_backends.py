@@ -19,7 +19,7 @@ class Backend:
 
 
 class Group:
-    """As much of a process group as is asked."""
+    """A process group with the methods that the code under test calls."""
 
     def __init__(self, numbered: bool, **names: str) -> None:
         self._numbered = numbered

@@ -65,7 +65,8 @@ def test_a_replaced_socket_is_not_served(
 def test_a_socket_that_the_test_has_closed(
     served: EnvRendezvous, begin: Begin, instead: str
 ) -> None:
-    """It is an error at once; torch would wait five minutes for an answer of its own port."""
+    """A closed socket is an error at once; torch would wait five minutes for an answer of its own
+    port."""
     begin()
     assert served.listening is not None
     other: Any = None

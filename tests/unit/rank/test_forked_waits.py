@@ -22,7 +22,7 @@ def call(operation: str = "all_reduce") -> Operation:
 
 
 class Child:
-    """A forked process that acts, says so and waits for its end."""
+    """A forked process that acts, writes when it has, and waits for its end."""
 
     def __init__(self, act: Callable[[], object]) -> None:
         acted, self._goes_on = os.pipe(), os.pipe()
@@ -77,7 +77,7 @@ def test_notes_are_removed_for_the_next_test(waits: ForkedWaits) -> None:
 def test_groups_made_before_the_fork_are_known_in_the_process(
     waits: ForkedWaits, made: dict[str, int]
 ) -> None:
-    """Also in a process that a forked one forks."""
+    """The groups are known in a process that a forked process forks, too."""
     made["0"] = 1
 
     def notes_if_inherited() -> None:

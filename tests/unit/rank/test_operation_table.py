@@ -14,7 +14,7 @@ from pytest_ddp.rank.operations import table
 from pytest_ddp.rank.operations.table import TABLE, Form
 
 _NOT_DATA = {"sparse_indices"}
-"""Arguments that only say where the elements of another one are."""
+"""Arguments that only have where the elements of another argument are."""
 
 
 def operators(space: str) -> set[str]:

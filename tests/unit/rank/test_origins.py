@@ -1,4 +1,4 @@
-"""Where a thread is, as another thread reads it: whole, and the user's line first."""
+"""The place of a thread, as another thread reads it: whole, and the user's line first."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_user_line_outlives_the_end_of_a_generator() -> None:
 
 
 def test_wrapper_of_torchs_collectives_is_no_users_code() -> None:
-    """In a source checkout, ddp_conformance is not below site-packages."""
+    """ddp_conformance is not below site-packages in a source checkout."""
     names: dict[str, Any] = {}
     file = "/home/me/checkout/ddp_conformance/lockstep/lockstep.py"
     exec(compile(TORCHS, file, "exec"), names)

@@ -1,4 +1,4 @@
-"""Whether torch's flight recorder is at hand, and what is said where it is not."""
+"""Whether torch's flight recorder is at hand, and the text where it is not."""
 
 from __future__ import annotations
 

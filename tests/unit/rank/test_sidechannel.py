@@ -1,4 +1,4 @@
-"""What a rank is said to wait for in the operations of the ``ddp`` fixture."""
+"""What a rank is shown to wait for in the operations of the ``ddp`` fixture."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_all_wrong_marks_of_a_module_are_reported_at_once(inner: pytest.Pytester
     assert "test_plain" not in text
 
 
-def test_each_error_says_on_its_first_line_what_is_wrong(inner: pytest.Pytester) -> None:
+def test_each_error_has_on_its_first_line_what_is_wrong(inner: pytest.Pytester) -> None:
     report, options = collected(inner, WRONG)
     first = str(check_items(report, options, warned).longrepr).splitlines()[0]
     assert "test_none" in first

@@ -1,4 +1,4 @@
-"""The rules for single values, and the texts that say what they allow."""
+"""The rules for single values, and the texts that have what they allow."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_old_kernel_counts_nothing(tmp_path: Path) -> None:
 
 
 def test_this_machine_can_be_read() -> None:
-    """Whatever its counters say: no exception, and they never fall."""
+    """Reading raises nothing, whatever the counters of this machine are; they never fall."""
     assert count_oom_kills().since(count_oom_kills()) == ""
 
 

@@ -21,7 +21,7 @@ Start = Callable[[str], "subprocess.Popen[str]"]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts a Python child that leads a session; it has said "up" when this returns."""
+    """Starts a Python child that leads a session; it has printed "up" when this returns."""
     started: list[subprocess.Popen[str]] = []
 
     def python(code: str) -> subprocess.Popen[str]:
@@ -173,7 +173,7 @@ def test_kill_group_of_nobody(start: Start) -> None:
 
 
 def orphan(prepare: str) -> str:
-    """A middle process whose child says what becomes of it when the middle one dies."""
+    """A middle process whose child prints what becomes of it when the middle one dies."""
     return f"""
 import os, signal
 from pytest_ddp.system import processes

@@ -141,7 +141,7 @@ def test_what_cpp_issued_ends_with_its_phase() -> None:
     assert (issued.number, issued.begin, issued.end) == (2, 11 * MS, 14 * MS)
 
 
-def test_a_wait_that_raised_says_what() -> None:
+def test_a_wait_that_raised_has_the_exception() -> None:
     text = lines(call(1, 1, 1), (TraceLine.WAITED, 2, 1, "RuntimeError"))
     [only] = parse(text, BEGAN, 9 * MS).collectives
     assert (only.state, only.error) == (CollectiveState.FAILED, "RuntimeError")
@@ -174,7 +174,7 @@ def test_a_rank_writes_what_can_be_read(tmp_path: Path) -> None:
     assert [phase.name for phase in phases] == ["call"], "a forked child spoke for the rank"
 
 
-def test_a_full_file_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_file_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_ddp.protocol.trace_lines._LIMIT", 200)
     log = TraceLog(str(tmp_path / "trace"))
     for _ in range(50):

@@ -137,7 +137,7 @@ def test_with_an_address_the_text_has_that_of_the_code() -> None:
     )
 
 
-def test_gloo_says_how_many_bytes_did_not_fit() -> None:
+def test_gloos_message_has_how_many_bytes_did_not_fit() -> None:
     text = made.text(made.passing(0), gloo_aborted("op.preamble.length <= op.nbytes. 6 vs 4. It"))
     assert "(6 bytes came in place of 4)" in " ".join(text.split())
 

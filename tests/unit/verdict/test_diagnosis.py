@@ -80,7 +80,7 @@ def test_kinds(kind: Kind, ranks: tuple[RankOutcome, ...], known: dict[str, Any]
     assert diagnosis(*ranks, **known).kind is kind
 
 
-def test_root_cause_of_a_hang_is_what_its_proof_says() -> None:
+def test_root_cause_of_a_hang_is_that_of_its_proof() -> None:
     known = replace(HANG, root_cause=RootCause((1,)))
     found = diagnosis(stopped(0), made.passing(1), hang=known)
     assert found.root_cause.ranks == (1,)
@@ -114,7 +114,7 @@ def test_rank_that_gloo_aborted_need_not_be_the_root_cause() -> None:
     assert diagnosis(made.passing(0), closed).root_cause == RootCause((1,))
 
 
-def test_root_cause_of_unlike_collectives_is_what_the_comparison_says() -> None:
+def test_root_cause_of_unlike_collectives_is_that_of_the_comparison() -> None:
     ranks = [made.passing(rank, counts=counts(1 + (rank == 1))) for rank in range(3)]
     assert diagnosis(*ranks, mismatch_cause=RootCause((1,))).root_cause == RootCause((1,))
     skipped = diagnosis(made.passing(0), made.passing(1, made.skipped("no"))).root_cause

@@ -1,4 +1,4 @@
-"""The texts of failures: the cause first, everything said once, readable in 80 columns."""
+"""The texts of failures: the cause first, everything once, readable in 80 columns."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def beside(*frames: tuple[str, int, str]) -> str:
     return thread + made.stacks((TEST_FILE, 33, "test_made"), header="Thread 0x1")
 
 
-def test_thread_without_code_of_the_test_says_where_the_test_was() -> None:
+def test_thread_without_code_of_the_test_is_shown_with_the_place_of_the_test() -> None:
     report = failure(made.passing(0), dead(stacks=beside(STRING_AT)))
     shown = report.longreprtext
     assert verdict(report) == "rank 1 died of SIGSEGV in call"
@@ -49,7 +49,7 @@ def test_thread_without_code_of_the_test_says_where_the_test_was() -> None:
     assert made.place(report) == (TEST_FILE, 33)
 
 
-def test_thread_with_code_of_the_test_says_where_it_was_itself() -> None:
+def test_thread_with_code_of_the_test_is_shown_with_its_own_place() -> None:
     shown = text(made.passing(0), dead(stacks=beside(STRING_AT, (TEST_FILE, 70, "crash"))))
     assert shown.startswith("rank 1 died of SIGSEGV in call, at tests/test_made.py:70 in crash\n")
     assert "in a thread beside the test, most recent call first" in shown

@@ -57,8 +57,8 @@ def test_signal_with_stack() -> None:
     )
 
 
-def test_what_was_raised_before_the_end_is_said() -> None:
-    """As after an error of CUDA, when NCCL's watchdog ends the process during pytest's report."""
+def test_what_was_raised_before_the_end_is_shown() -> None:
+    """NCCL's watchdog ends the process during pytest's report, after an error of CUDA."""
     dying = dead(
         returncode=-signal.SIGABRT,
         phase="call: backward",
@@ -79,7 +79,7 @@ def test_what_was_raised_before_the_end_is_said() -> None:
     assert "watchdog" not in plain
 
 
-def test_sigkill_says_why_there_is_no_stack() -> None:
+def test_text_for_sigkill_has_why_there_is_no_stack() -> None:
     report = failure(made.passing(0), dead(returncode=-signal.SIGKILL))
     assert "SIGKILL leaves no stack; the out-of-memory killer sends it too" in report.longreprtext
     assert place(report) == ("tests/test_made.py", 10)
@@ -274,7 +274,7 @@ def test_thread_that_waits_for_other_ranks_is_shown() -> None:
 
 
 def test_ranks_with_the_same_main_stack_and_unlike_threads_are_not_folded() -> None:
-    """As in ``pool.submit(a if ddp.rank == 0 else b).result()``."""
+    """The tests run ``pool.submit(a if ddp.rank == 0 else b).result()``, for example."""
 
     def of(function: str) -> str:
         frames = *ALL_REDUCE, (TEST_FILE, 70, function)

@@ -1,4 +1,4 @@
-"""Errors in teardown that follow from the failure of an earlier phase say so, in few lines."""
+"""Errors in teardown that follow from the failure of an earlier phase refer to it, in few lines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def torn_down(*ranks: RankOutcome, **known: Any) -> TestReport:
     return made.merged(made.dead(0), *ranks, **known)[-1]
 
 
-def test_teardown_that_follows_from_a_failure_says_so() -> None:
+def test_teardown_that_follows_from_a_failure_refers_to_it() -> None:
     shown = torn_down(in_teardown(1, "Broken pipe", LOST), in_teardown(2, LOST))
     assert made.verdict(shown) == "ranks 1-2 could not go on in teardown after the failure in call"
     lines = shown.longreprtext.splitlines()
@@ -60,7 +60,7 @@ def test_teardown_that_lost_its_peers_without_a_failure_before_is_shown() -> Non
     assert "Traceback" in shown.longreprtext
 
 
-def test_ranks_that_were_stopped_after_a_failure_say_so() -> None:
+def test_ranks_that_were_stopped_after_a_failure_refer_to_it() -> None:
     stuck = made.rank(1, made.report(Phase.SETUP), made.report(Phase.CALL), ending=Ending.STOPPED)
     call, teardown = made.merged(made.passing(0, made.ASSERTED), stuck)[1:]
     assert made.verdict(teardown) == "rank 1 was stopped in teardown after the failure in call"

@@ -293,7 +293,7 @@ def test_reasons_of_expected_failures_that_differ() -> None:
 
 
 def test_expected_failure_keeps_its_traceback() -> None:
-    """``--xfail-tb`` shows it."""
+    """``--xfail-tb`` shows the traceback of an expected failure."""
     report = call_of(merged(made.passing(0, XPASSED), made.passing(1, XFAILED)))
     assert "raise ValueError('as expected')" in report.longreprtext
 

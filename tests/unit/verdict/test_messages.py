@@ -1,4 +1,4 @@
-"""What ranks say beside their reports reaches pytest, once."""
+"""Messages that ranks send beside their reports reach pytest, once."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def test_abort_by_a_broken_connection_is_secondary() -> None:
 
 
 def test_abort_by_a_mismatch_is_not_secondary() -> None:
-    """Its own connections break in the same moment."""
+    """The connections of the aborted rank break in the same moment."""
     stderr = "gloo::EnforceNotMet\nwhat(): op.preamble.length <= op.nbytes\nConnection reset"
     aborted = dead(0, -signal.SIGABRT, stderr=stderr, at=1.0)
     assert verdict(failure(aborted, dead(1, 3))).startswith("rank 0 died of SIGABRT")
@@ -218,7 +218,7 @@ def test_peers_that_wait_in_one_collective_take_one_line() -> None:
         replace(waiting(BARRIER, BARRIER), kind=HangKind.MISMATCH),
     ],
 )
-def test_proof_that_says_more_than_the_failure_stays(hang: Hang) -> None:
+def test_proof_that_has_more_than_the_failure_stays(hang: Hang) -> None:
     shown = text(made.passing(0, ASSERTED), stopped(1), stopped(2), made.passing(3), hang=hang)
     assert hang.sentence in shown
     assert "rank 1  waits" in shown

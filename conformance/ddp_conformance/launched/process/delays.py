@@ -23,7 +23,8 @@ INTERVAL = 0.005
 LONGEST = 2.0
 """Seconds that a late rank waits for the others to come to rest, at each stage."""
 ALONE = 6.0
-"""Seconds more that it waits, in all, for others that wait for a time or a process of their own."""
+"""Seconds more that a late rank waits, in all, for others that wait for a time or a process of
+their own."""
 PATIENCE = 4.0
 """Seconds that another rank waits for the late one to look at the files, in all."""
 LONG_REST = 40
@@ -31,7 +32,7 @@ LONG_REST = 40
 READS = 16
 """Files that a late rank reads late: the first ones, as a data set may have thousands."""
 VIEWS = 16
-"""Times that it looks late at what is there."""
+"""Times that a late rank looks late at what is there."""
 
 ENDED = ("Z", "X")
 """States of a process that has ended."""
@@ -121,7 +122,7 @@ class Nemesis:
             mark.unlink(missing_ok=True)
 
     def _held_at(self, rank: int, name: str) -> list[Path] | None:
-        """What it is about to change; ``None`` if it is not held."""
+        """The paths that a held rank is about to change; ``None`` if it is not held."""
         try:
             paths = os.fsdecode(Path(self._order.files(rank), name).read_bytes())
         except FileNotFoundError:
@@ -155,7 +156,7 @@ class Nemesis:
                 end += passed
 
     def _waits_alone(self, rank: int, known: dict[tuple[int, int], int]) -> bool:
-        """Whether it waits for something that no other rank brings, and that comes soon enough.
+        """Whether a rank waits for something that no other rank brings, and that comes soon enough.
 
         Of its other threads only those count that wait since this rank is held, not one that
         does something every second. ``known`` has the first wait of each of them.
@@ -172,7 +173,7 @@ class Nemesis:
         return first == wait.began or wait.thread == self._pid(rank)
 
     def _rests(self, rank: int, paths: Sequence[str] = ()) -> bool:
-        """True if its main thread sleeps, or is no more; not while it lets a late rank look.
+        """True if a rank's main thread sleeps, or is no more; not while it lets a late rank look.
 
         Before another change than that of ``paths`` it waits until the late rank, which has
         looked, comes to that one.
@@ -186,14 +187,14 @@ class Nemesis:
         return self._state(rank) in ENDED
 
     def _state(self, rank: int) -> str:
-        """That of its main thread, as proc(5) has it; empty before it begins."""
+        """The state of a rank's main thread, as proc(5) has it; empty before the rank begins."""
         pid = self._pid(rank)
         if pid == 0:
             return ""
         return processes.state_of(f"/proc/{pid}/task/{pid}") or "X"
 
     def _pid(self, rank: int) -> int:
-        """0 before it begins."""
+        """The pid of a rank; 0 before it begins."""
         try:
             return int(Path(self._order.files(rank), "pid").read_text())
         except (FileNotFoundError, ValueError):
@@ -201,7 +202,7 @@ class Nemesis:
 
 
 def _meet(paths: Iterable[Path], others: Sequence[str]) -> bool:
-    """Whether one of them is one of the others, or is in it or around it."""
+    """Whether one of the paths is one of the others, or is in it or around it."""
     return any(
         path.is_relative_to(other) or Path(other).is_relative_to(path)
         for path in paths

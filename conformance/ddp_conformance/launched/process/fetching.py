@@ -29,7 +29,7 @@ class _Pass:
     complete: bool = False
     trained: bool = False
     steps: int = 0
-    """Optimizer steps when it last gave out indices."""
+    """Number of optimizer steps when the pass last gave out indices."""
 
 
 class Fetching:

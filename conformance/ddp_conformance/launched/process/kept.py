@@ -40,7 +40,7 @@ Kept: TypeAlias = tuple[str, tuple[Imported, ...]]
 
 @dataclass(frozen=True, slots=True)
 class CallerPlace:
-    """Where a fork works: in the place of its caller."""
+    """What a fork takes over to work in the place of its caller."""
 
     environment: dict[str, str]
     path: list[str]
@@ -58,7 +58,7 @@ class CallerPlace:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a server is."""
+    """The address of a server, and the processes with which it ends."""
 
     address: str
     """The server's address, at which it listens."""
@@ -102,7 +102,7 @@ class _Fork:
             self.caller.send(code)
 
     def kill(self) -> None:
-        """With what it has started, such as workers."""
+        """Kill the fork, and what it has started, such as workers."""
         if not self.ended:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)

@@ -37,7 +37,7 @@ class Surroundings:
 
     @classmethod
     def now(cls) -> Surroundings:
-        """The surroundings as they are."""
+        """Return the present surroundings of this process."""
         children = (c for c in processes.children() if not any(h in c.command for h in HELPERS))
         return cls(
             frozenset(child.pid for child in children),

@@ -68,7 +68,8 @@ def run_entry(order: Order, journal: Journal) -> None:
 
 
 def _call(entry: Callable[..., Any], argv: tuple[str, ...]) -> None:
-    """As its command would: with ``sys.argv`` set, and what it returns as the exit code."""
+    """Call an entry as its command would: with ``sys.argv`` set, and its result as the exit
+    code."""
     sys.argv = [entry.__module__, *argv]
     arguments = [list(argv)] if _takes_arguments(entry) else []
     try:

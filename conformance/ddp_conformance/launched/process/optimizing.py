@@ -111,9 +111,10 @@ def _owned(optimizer: Optimizer) -> Iterator[Tensor]:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This rank's part of a parameter."""
+    """This rank's part of a parameter or a gradient; dense."""
     tensor = tensor.detach()
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    part = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return part if part.layout == torch.strided else part.to_dense()
 
 
 @torch.no_grad()

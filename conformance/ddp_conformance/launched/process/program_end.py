@@ -16,7 +16,7 @@ from pytest_ddp.rank.exits.exiting import skip_torch_finalizers
 
 
 def end_as_program(function: Callable[[], object]) -> NoReturn:
-    """Call it as a main program, and end this process with the code with which that would end.
+    """Call a function as a main program, and end this process with the code with which that ends.
 
     What it raises goes to ``sys.excepthook``, and then the functions of ``atexit`` are called: a
     program may choose its exit code in both. Objects are not finalized, which takes torch long.

@@ -73,7 +73,8 @@ class Process:
 
     @cached_property
     def pid(self) -> int:
-        """Known when it is there; also the number of its process group and of its session."""
+        """The process's number, known when it is there; its process group and session have the
+        same."""
         try:
             return int(self._connection.recv())
         except EOFError:
@@ -89,12 +90,12 @@ class Process:
         return self._connection.fileno() if self.pid else -1
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until it has ended; with no timeout, for ever."""
+        """Wait until the process has ended; with no timeout, for ever."""
         if self.exitcode is None and self.pid and self._connection.poll(timeout):
             self.exitcode = self._connection.recv()
 
     def answer(self) -> Any:
-        """What its function returns; raises ``RuntimeError`` if there is nothing."""
+        """What the process's function returns; raises ``RuntimeError`` if there is nothing."""
         try:
             got = self._connection.recv() if self.pid else None
         except (EOFError, OSError):
@@ -108,7 +109,7 @@ class Process:
         return value
 
     def close(self) -> None:
-        """Let the server kill what is left of it."""
+        """Let the server kill what is left of the process."""
         self._connection.close()
 
 
@@ -121,7 +122,7 @@ class Server:
     """Whether the server has also imported what launched ranks use, which takes 1.5 s of CPU."""
 
     def start(self) -> None:
-        """Start it unless it runs; does not wait for its imports."""
+        """Start the server unless it runs; does not wait for its imports."""
         self._connected().close()
 
     def process(

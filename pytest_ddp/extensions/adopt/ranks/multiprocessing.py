@@ -89,7 +89,7 @@ class Multiprocessing:
         return getattr(self._real, name)
 
     def get_context(self, method: str | None = None) -> Multiprocessing:
-        """This stand-in, whatever the start method."""
+        """Return this stand-in, whatever the start method."""
         return self
 
     def set_start_method(self, method: str | None, force: bool = False) -> None:
@@ -100,7 +100,7 @@ class Multiprocessing:
         return PoolOfRanks(self, processes)
 
     def Process(self, *_: Any, **options: Any) -> RankAsProcess:  # noqa: N802
-        """One rank."""
+        """A process that stands for one rank."""
         return RankAsProcess(self, options)
 
     def Queue(self, *_: Any) -> OwnQueue:  # noqa: N802
@@ -108,7 +108,7 @@ class Multiprocessing:
         return OwnQueue()
 
     def start(self, process: RankAsProcess) -> None:
-        """Note that it has to run."""
+        """Note that a process has to run."""
         self._started.append(process)
 
     def run_started(self) -> None:
@@ -166,7 +166,7 @@ class PoolOfRanks:
         self._processes = processes
         self._environment: dict[str, str] = {}
         self.is_over = False
-        """Whether it was closed, or a rank has failed in it."""
+        """Whether the pool was closed, or a rank has failed in it."""
 
     def use(self, module: Multiprocessing) -> None:
         """Attach the pool to the running test."""
@@ -241,20 +241,20 @@ class RankAsProcess:
         """Always 0: another rank reports its failure itself."""
 
     def start(self) -> None:
-        """Note that it has to run."""
+        """Note that the task has to run."""
         self._module.start(self)
 
     def is_alive(self) -> bool:
-        """Run it; then False."""
+        """Run the task, and return False: it has ended then."""
         self._module.run_started()
         return False
 
     def join(self, timeout: float | None = None) -> None:
-        """Run it, with all others that were started."""
+        """Run the tasks of all processes that were started, this one's among them."""
         self._module.run_started()
 
     def terminate(self) -> None:
-        """Does nothing, as it has ended."""
+        """Does nothing, as the task has ended when another method has returned."""
 
     kill = close = terminate
 

@@ -62,7 +62,7 @@ class ServiceReady(ExtensionMessage):
     """The service has finished its imports, and waits for orders."""
 
     problem: str | None
-    """Why it must not be forked, in words; None if it may be."""
+    """Why the service must not be forked, in words; None if it may be."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class RankKnown(ExtensionMessage):
 
     pid: int
     rank: int
-    """-1 if it has no default group now."""
+    """The rank of the process; -1 if it has no default group now."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Proved(ExtensionMessage):
     """The fields of a ``Hang``."""
     pids: tuple[int, ...]
     answers: tuple[RankStatus | None, ...]
-    """Their last answers, in the same order."""
+    """The last answers of these processes, in the order of ``pids``."""
 
 
 # ---------------------------------------------------------------- pytest process -> its process
@@ -100,7 +100,7 @@ class Inherit(ExtensionMessage):
     """Descriptors that the unpickled objects refer to, in order; they are attached."""
 
     numbers: tuple[int, ...]
-    """Their numbers in the pytest process."""
+    """The numbers of the descriptors in the pytest process."""
     last: bool
 
     @property
@@ -118,13 +118,14 @@ class Joined(ExtensionMessage):
 
 @dataclass(frozen=True)
 class ProcessPlace(ExtensionMessage):
-    """Its place in the default process group; sent before each answer to a probe."""
+    """The process's place in the default process group; sent before each answer to a probe."""
 
     rank: int
-    """-1 if it has no default group now."""
+    """The rank of the process; -1 if it has no default group now."""
     world_size: int
     released: bool = False
-    """Its function has returned, and the process only waits until those of the others have."""
+    """The function of the process has returned, and it only waits until those of the others
+    have."""
 
 
 RETURNED = "returned"

@@ -24,7 +24,7 @@ _SHARED = "--ddp-ranks-per-gpu=2"
 
 @dataclass(frozen=True, slots=True)
 class SelftestCase:
-    """One session of pytest."""
+    """One part of the selftest: a session of pytest."""
 
     name: str
     about: str
@@ -33,7 +33,7 @@ class SelftestCase:
     size: int
     """Ranks of every test."""
     gpus: int = 0
-    """GPUs that it needs."""
+    """GPUs that the part needs."""
     modules: tuple[str, ...] = ()
     """Modules that must be installed."""
     arguments: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class SelftestCase:
     """Seconds for the session."""
 
     def obstacle(self, gpus: int) -> str:
-        """Why it cannot run with so many GPUs; empty if it can."""
+        """Why the part cannot run with so many GPUs; empty if it can."""
         if gpus < self.gpus:
             return f"it needs {self.gpus} GPUs, and {gpus} are usable"
         absent = [name for name in self.modules if importlib.util.find_spec(name) is None]
@@ -49,7 +49,7 @@ class SelftestCase:
 
 
 def selftest_cases(gpus: int) -> list[SelftestCase]:
-    """All of them, as large as this number of GPUs allows."""
+    """All parts of the selftest, as large as this number of GPUs allows."""
     training = ("test_training.py", "test_warm.py")
     aborts = ("test_aborts.py",)
     everywhere = ("test_verdicts.py", *training, *aborts)

@@ -19,14 +19,14 @@ _LONGEST = 2000
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One test."""
+    """The result of one test."""
 
     test: str
     expected: str
     got: str
     seconds: float
     problem: str
-    """Why it is not as expected; empty if it is."""
+    """Why the result is not as expected; empty if it is."""
     text: str = ""
     """What pytest printed about the test, if there is a problem."""
 

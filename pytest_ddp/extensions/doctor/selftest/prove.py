@@ -19,11 +19,11 @@ _LAST = 4000
 
 @dataclass(frozen=True, slots=True)
 class SelftestResult:
-    """One part."""
+    """The result of one part of the selftest."""
 
     part: SelftestCase
     obstacle: str
-    """Why it did not run; empty if it did."""
+    """Why the part did not run; empty if it did."""
     rows: tuple[Row, ...] = ()
     seconds: float = 0.0
     problem: str = ""
@@ -38,14 +38,14 @@ class SelftestResult:
 
     @property
     def is_green(self) -> bool:
-        """Whether it ran, and all of it was as expected."""
+        """Whether the part ran, and all of its tests were as expected."""
         return not self.obstacle and bool(self.rows) and not self.wrong and not self.problem
 
 
 def prove(
     chosen: Iterable[SelftestCase], gpus: int, tell: Callable[[SelftestResult], None]
 ) -> list[SelftestResult]:
-    """Run those of these parts that can run; call ``tell`` with each result at once."""
+    """Run the chosen parts that can run; call ``tell`` with each result at once."""
     results = []
     for part in chosen:
         obstacle = part.obstacle(gpus)

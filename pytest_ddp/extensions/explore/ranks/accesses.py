@@ -23,11 +23,11 @@ class Thing(NamedTuple):
 
     kind: ThingKind
     name: str
-    """Of a mailbox, whose it is: ``rank 0, tag 5``."""
+    """The name of the thing; for a mailbox the rank and tag of its messages: ``rank 0, tag 5``."""
 
     @property
     def token(self) -> str:
-        """What a change of it gives, and the end of a wait for it takes."""
+        """The token that a change of the thing gives, and that the end of a wait for it takes."""
         return f"{self.kind} {self.name}"
 
 
@@ -38,7 +38,7 @@ class Access(NamedTuple):
     changes: bool
     """Whether others may see a difference."""
     verb: str
-    """What the thread does with it, in the words of a failure: ``reads``, ``removes``."""
+    """What the thread does with the thing, in the words of a failure: ``reads``, ``removes``."""
 
 
 FROM_ANY = "receives from any"

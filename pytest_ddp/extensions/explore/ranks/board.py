@@ -15,13 +15,13 @@ class State(enum.IntEnum):
     """What a rank does, held threads aside."""
 
     COMPUTES = 0
-    """One of its threads does something, or may; what every rank does until it has looked."""
+    """A thread of the rank does something, or may; what every rank does until it has looked."""
     SLEEPS = 1
-    """None does, but one will by itself: it sleeps, or waits for a process."""
+    """No thread does something, but one will by itself: it sleeps, or waits for a process."""
     RESTS = 2
-    """All wait, or poll."""
+    """All threads of the rank wait, or poll."""
     ENDED = 3
-    """The test has ended on it."""
+    """The test has ended on the rank."""
 
 
 class Field(enum.IntEnum):
@@ -29,13 +29,13 @@ class Field(enum.IntEnum):
 
     STATE = 0
     LOOKS = 1
-    """How often it has looked at its threads."""
+    """How often the rank has looked at its threads."""
     CALM = 2
-    """In how many of the last looks nothing had moved."""
+    """The number of the rank's last looks in which nothing had moved."""
     EXCHANGES = 3
-    """How many operations of the ``ddp`` fixture it has begun."""
+    """How many operations of the ``ddp`` fixture the rank has begun."""
     EXCHANGE = 4
-    """The one that its thread waits in; 0 for none."""
+    """The number of the fixture's operation in which the rank waits; 0 for none."""
     PROCESS = 5
 
 
@@ -45,9 +45,9 @@ class Turn(enum.IntEnum):
     COMING = 0
     HELD = 1
     OVER = 2
-    """The others' state has ended it."""
+    """The state of all other threads has ended the hold."""
     EXPIRED = 3
-    """A bound has ended it."""
+    """A bound has ended the hold."""
 
 
 HOLDS = 8
@@ -57,10 +57,10 @@ _THREADS = 24
 _WORD = 8
 _ROW = len(Field) + _THREADS
 _ROWS = 2 * HOLDS
-"""Where the rows begin: after a turn and the milliseconds of each hold."""
+"""The index of the first row's first word: a turn and the milliseconds of each hold are before."""
 
 Progress: TypeAlias = dict[tuple[int, int], int]
-"""How many points a thread of a rank has passed, by both; of those that have passed any."""
+"""How many points each thread has passed, by rank and thread; without those that passed none."""
 
 
 def size(world_size: int) -> int:
@@ -101,12 +101,12 @@ class Board:
             self._words[_ROWS + self.rank * _ROW + len(Field) + thread] += 1
 
     def progress(self) -> Progress:
-        """How far all threads are."""
+        """How many points all threads have passed."""
         begins = (_ROWS + rank * _ROW + len(Field) for rank in range(self.world_size))
         return self._counts([*begins])
 
     def progress_at_end(self, hold: int) -> Progress:
-        """How far all threads were when a hold ended."""
+        """How many points all threads had passed when a hold ended."""
         first = self._snapshot(hold)
         return self._counts([first + rank * _THREADS for rank in range(self.world_size)])
 
@@ -128,7 +128,7 @@ class Board:
         return Turn(self._words[hold])
 
     def seconds(self, hold: int) -> float:
-        """How long it has lasted."""
+        """Seconds that a hold has lasted; 0 if it has not ended."""
         return self._words[HOLDS + hold] / 1000
 
     def begin_hold(self, hold: int) -> None:
@@ -136,7 +136,7 @@ class Board:
         self._words[hold] = Turn.HELD
 
     def end_hold(self, hold: int, turn: Turn, seconds: float) -> None:
-        """That has ended; keep how far all threads are."""
+        """A thread of this rank is held no longer; keep how many points all threads have passed."""
         first = self._snapshot(hold)
         for (rank, thread), count in self.progress().items():
             self._words[first + rank * _THREADS + thread] = count

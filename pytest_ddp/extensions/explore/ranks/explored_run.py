@@ -24,7 +24,7 @@ from pytest_ddp.rank.operations.stream import Operations
 
 
 class ExploredRun:
-    """From the begin of the test to its end."""
+    """The recording and the holds of one run, from the test's begin to its end."""
 
     def __init__(self, operations: Operations, sent: dict[str, Any]) -> None:
         """
@@ -69,7 +69,7 @@ class ExploredRun:
         self._recording.point(f"point:{name}", [use])
 
     def end(self) -> dict[str, Any]:
-        """End it; returns what the pytest process gets."""
+        """End the recording; returns what the pytest process gets."""
         self._recording.is_on = False
         self._undo.close()
         return {
@@ -79,7 +79,7 @@ class ExploredRun:
 
 
 def _folder(is_own: bool) -> str:
-    """The test's folder; that of all ranks, in which each has its own."""
+    """The test's folder; where each rank has its own, the folder that contains all of them."""
     path = fixtures.tmp_path_now()
     return path.rpartition("/")[0] if is_own else path
 

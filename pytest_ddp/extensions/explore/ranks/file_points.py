@@ -29,7 +29,7 @@ _UNLOCK = 8
 
 
 class FilePoints:
-    """Of one run."""
+    """The points at which a rank uses files in one run."""
 
     def __init__(self, recording: Recording, paths: Paths) -> None:
         self.recording = recording
@@ -170,7 +170,7 @@ def _changes(kind: ThingKind, name: str, verb: str) -> Access:
 # ------------------------------------------------------------------ the hook and the wrappers
 
 _current: FilePoints | None = None
-"""Those of the run; None between two."""
+"""The :class:`FilePoints` of the current run; None between two runs."""
 _is_hooked = False
 
 

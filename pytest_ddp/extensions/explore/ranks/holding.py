@@ -26,7 +26,7 @@ _AGAIN = 2
 _ENDED = frozenset({"", "Z", "X"})
 """States of a process that has ended."""
 _REASON = "a schedule holds it"
-"""Beside the phase, which only the thread that runs the test has."""
+"""Why the thread that runs the test waits; its phase shows what it does."""
 _OFF_TRACK = 1.0
 """Seconds of rest after which a replay waits no longer for what the others have not done."""
 
@@ -35,14 +35,14 @@ class RankHold(NamedTuple):
     """A hold of a thread of this rank."""
 
     place: int
-    """In the schedule."""
+    """The index of the hold in the schedule."""
     thread: int
     point: str
     number: int
     words: str
     """What the thread does, for texts about the rank."""
     until: Progress | None = None
-    """How far the others were when it ended in an earlier run."""
+    """How far the other threads were when this hold ended in an earlier run."""
 
 
 class Holder:
@@ -85,7 +85,7 @@ class Holder:
             self._watch.release(ident, lambda: self._board.end_hold(hold.place, turn, seconds))
 
     def _wait(self, hold: RankHold, began: float) -> Turn:
-        """Wait until it may go on; returns what has ended that."""
+        """Wait until the thread may go on; returns what has ended the hold."""
         end = began + self._left
         computing_since = resting_since = None
         looks: dict[int, int] | None = None

@@ -28,15 +28,15 @@ _OF_ALL = frozenset({"all_reduce", "all_gather", "reduce_scatter", "monitored_ba
 
 
 class OperationPoints:
-    """Of one run."""
+    """The points at which a rank communicates in one run."""
 
     def __init__(self, recording: Recording, board: Board | None) -> None:
         self._recording = recording
         self._board = board
         self._collectives: Counter[str] = Counter()
-        """By group."""
+        """The number of collectives that this rank has begun, by group."""
         self._messages: Counter[tuple[str, int, int, int]] = Counter()
-        """By group, sender, receiver and tag."""
+        """The number of this rank's sends and receives, by group, sender, receiver and tag."""
         self._doubtful: set[tuple[str, int]] = set()
         """Groups and tags of this rank's receives from any: what comes later may be another's."""
         self._takes: MutableMapping[Operation, tuple[str, ...]] = WeakKeyDictionary()
@@ -122,7 +122,7 @@ class OperationPoints:
         return [Access(mailbox, changes=True, verb="sends to" if is_send else FROM_ANY)]
 
     def _ends(self, operation: Operation) -> tuple[int | None, int] | None:
-        """The sender, None for any, and the receiver; None if they are not known."""
+        """The sender of a message, None for any, and its receiver; None if they are not known."""
         members, peer = _members(operation), operation.root
         if peer is None or peer >= len(members):
             return None
@@ -181,7 +181,7 @@ def _of_collective(group: str, number: int, rank: int) -> str:
 
 
 def _members(operation: Operation) -> list[int]:
-    """The global ranks of its group; none of one that torch's Python does not know."""
+    """The global ranks of an operation's group; empty if torch's Python does not know the group."""
     try:
         found: list[int] = dist.get_process_group_ranks(operation.process_group)
     except (KeyError, ValueError):
@@ -190,7 +190,7 @@ def _members(operation: Operation) -> list[int]:
 
 
 def _needed(operation: Operation, members: Sequence[int], own: int) -> Sequence[int]:
-    """The members without whose part it is complete on no schedule."""
+    """The members without whose part an operation is complete on no schedule."""
     rule, root = operation.form.needs, operation.root
     if rule is NeedRule.UNKNOWN and operation.form.operation in _OF_ALL:
         rule = NeedRule.ALL if operation.name == _MONITORED else NeedRule.ALL_WITH_DATA

@@ -1,4 +1,4 @@
-"""The names of files: relative to the test's folder or to the root folder, on every rank alike."""
+"""Names files relative to the test's folder or to the root folder, alike on every rank."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from pytest_ddp.system.file_events import full_path
 
 _ROOT = "rootdir/"
 _OWN = re.compile(r"(^|/)(\.[^/]+|__pycache__|[^/]*\.pyc?)(/|$)")
-"""Below the root folder: what tools keep there, and code, which imports read."""
+"""Matches what is no test's file below the root folder: what tools keep there, and code, which
+imports read."""
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 _RANDOM = re.compile(r"(?<![a-z0-9])(tmp[a-z0-9_]{8}|[0-9a-f]{8,}(-[0-9a-f]{4,})*)(?![a-z0-9])")
-"""What ``tempfile`` and ``uuid`` make up."""
+"""Matches names that ``tempfile`` and ``uuid`` make up."""
 
 
 class Paths:
@@ -41,7 +42,7 @@ class Paths:
 
 
 def point_name(name: str) -> str:
-    """The same in each run: without what is made up anew in each."""
+    """The name of a point without parts that are made up anew in each run."""
     return _RANDOM.sub("*", name)
 
 

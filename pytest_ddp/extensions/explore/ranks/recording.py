@@ -38,11 +38,11 @@ class ThreadEvents:
         self.is_quiet = False
         """Whether the thread is in code of ours, whose points are nobody's."""
         self._last: deque[tuple[str, str]] = deque(maxlen=_CYCLE * _ROUNDS)
-        """Names and sites of its last points."""
+        """Names and sites of the thread's last points."""
         self.moves = 0
-        """Points that it has passed, without new rounds of a poll."""
+        """Points that the thread has passed, without new rounds of a poll."""
         self.again = 0
-        """Points of such rounds since the last other one."""
+        """Points of new rounds of a poll since the last other point."""
 
     def passes(self, name: str, site: str, *, changes: bool) -> bool:
         """Note a point; returns whether a replay counts it, as each run passes it as often.
@@ -139,7 +139,7 @@ class Recording:
         return next(self._numbers)
 
     def begin_thread(self, number: int) -> None:
-        """The calling thread is the one of this number from now on."""
+        """Record the calling thread under this number from now on."""
         events = ThreadEvents(number)
         self.threads.append(events)
         self._by_ident[threading.get_ident()] = self._own.events = events

@@ -1,10 +1,10 @@
 """Looks at what the threads of this rank do while a thread of any rank is held.
 
-A rank rests if each of its threads waits for others or polls, and nothing of it runs. Known waits
-come from the stream; that nothing runs is the kernel's word: the state of each thread, those of C++
-included, and for Python's the time on a processor since the last look. So a thread that only waits
-for the interpreter's lock, or that a message has just woken, is not taken to rest, however busy the
-machine is.
+A rank rests if each of its threads waits for others or polls, and no thread runs. Known waits come
+from the stream of operations. Whether a thread runs comes from the kernel: the state of each
+thread, those of C++ included, and for Python's the time on a processor since the last look. So a
+thread that only waits for the interpreter's lock, or that a message has just woken, is not taken to
+rest, however busy the machine is.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ _WAKES = 3
 polls, or keeps time."""
 
 _BEATS, _LASTING = 10, 1.5
-"""The same for one that passes no point in between, and seconds for which it must do so: a loop
-that sleeps and computes is no poll, but a thread that keeps time ends by itself at no time."""
+"""How often a thread that passes no point in between must have woken to be one that polls, and the
+seconds for which it must do so: a loop that sleeps and computes is no poll, but a thread that keeps
+time ends by itself at no time."""
 _AWAKE = 0.2
-"""Seconds for which one that polls may be awake."""
+"""Seconds for which a thread that polls may be awake."""
 
 _FOR_OTHERS = frozenset(
     {
@@ -58,22 +59,23 @@ class _ThreadLook(NamedTuple):
     """A thread at the last look."""
 
     ran: bytes
-    """How long, and how often."""
+    """How long and how often the thread has run."""
     at: Place
     moves: int
-    """Points of progress that it has passed."""
+    """Points of progress that the thread has passed."""
     wakes: int
-    """How often it has run since and come back to the same instruction."""
+    """How often the thread has run since and come back to the same instruction."""
     since: float
-    """When it was first seen to sleep there."""
+    """When the thread was first seen to sleep at this place."""
     slept: float
-    """When it was last."""
+    """When the thread was last seen to sleep at this place."""
     repeats: bool
-    """Whether it passes the same points in between, or waits for what others may do earlier."""
+    """Whether the thread passes the same points in between, or waits for what others may do
+    earlier."""
 
     @property
     def polls(self) -> bool:
-        """Whether it does the same again and again, and sleeps in between."""
+        """Whether the thread does the same again and again, and sleeps in between."""
         if self.repeats:
             return self.wakes >= _WAKES
         return self.wakes >= _BEATS and self.slept - self.since >= _LASTING
@@ -110,7 +112,12 @@ class RestWatch:
             self._held.add(thread)
 
     def release(self, thread: int, then: Callable[[], None]) -> None:
-        """Look at it again; ``then`` is called when no earlier look can be shown any more."""
+        """Look at a thread of this rank again, which is held no longer.
+
+        Args:
+            thread: its identifier.
+            then: called when no earlier look can be shown any more.
+        """
         with self._lock:
             self._held.discard(thread)
             self._calm = 0

@@ -50,7 +50,7 @@ _GONE = 1
 
 
 class Agent:
-    """Lives as long as its connection."""
+    """Runs ranks on this machine for the coordinator, as long as the connection lasts."""
 
     def __init__(
         self,

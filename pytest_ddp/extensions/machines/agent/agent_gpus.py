@@ -28,7 +28,7 @@ class Leases:
         self._claims: dict[int, PendingLease] = {}
         self._waiting: dict[int, PendingLease] = {}
         self._answers: list[GpusLeased] = []
-        """Answers that needed no wait."""
+        """Answers to requests that failed without a wait."""
 
     @property
     def patience(self) -> float:
@@ -47,7 +47,7 @@ class Leases:
                 self._release(number)
 
     def answers(self) -> Iterator[GpusLeased]:
-        """See which waits are over."""
+        """Yield the answers to requests that failed at once, and to waits that are over."""
         yield from self._answers
         self._answers.clear()
         for number, claim in list(self._waiting.items()):
@@ -60,7 +60,7 @@ class Leases:
                 yield GpusLeased(number, devices, refusal)
 
     def close(self) -> None:
-        """Give all back, now that no rank is on them any more."""
+        """Release all leases, now that no rank uses the GPUs any more."""
         for number in list(self._claims):
             self._release(number)
 

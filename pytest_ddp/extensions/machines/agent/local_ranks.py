@@ -35,7 +35,7 @@ class LocalRank:
     def __init__(self, start: StartRank) -> None:
         self.serial = start.serial
         self.environment = start.environment
-        """The torchrun variables that were last sent to it."""
+        """The torchrun variables that were last sent to the rank."""
         self.channel, self.theirs = Channel.pair()
         self.files = RankFiles()
         self._streams = Streams(start.rank, start.world.world_size)
@@ -43,13 +43,13 @@ class LocalRank:
         self._log = socket.socket(fileno=os.dup(log.fileno()))
         self._outputs = out.fileno(), err.fileno()
         self._open = [0, 1, LOG]
-        """Streams that are not at their end."""
+        """The rank's streams that are not at their end."""
         self._captured: list[int] = []
         self._sent: dict[int, bytes] = {}
         """The content of each file that the coordinator already has."""
         self.pid: int | None = None
         self.why = ""
-        """Why this agent killed it; empty if it did not."""
+        """Why this agent killed the rank; empty if it did not."""
 
     @property
     def descriptors(self) -> tuple[int, ...]:
@@ -67,7 +67,7 @@ class LocalRank:
         return {part: known[part] for part in self._open}
 
     def captures(self, descriptors: list[int]) -> None:
-        """Take the descriptors of its capture files."""
+        """Take the descriptors of the rank's capture files."""
         self._captured = descriptors
 
     def begin(self) -> None:
@@ -76,7 +76,7 @@ class LocalRank:
         self._sent.clear()
 
     def written(self, part: int) -> Iterator[WireFrame]:
-        """Frames with the output that has arrived on a stream."""
+        """Yield frames with the output that has arrived on one of the rank's streams."""
         for _ in range(_MOST):
             try:
                 data = self._read(part)

@@ -57,7 +57,7 @@ class Commands(Engine):
 
     hosts: list[str]
     python: str | None
-    """The interpreter there; None for the path of this one."""
+    """The interpreter on the hosts; None for the path of this one."""
     address: str | None
     """The address of this machine, if the user has set it; None otherwise."""
 
@@ -70,10 +70,10 @@ class Commands(Engine):
 
     @abstractmethod
     def _on(self, host: str, command: list[str]) -> list[str]:
-        """What runs a command there, with our stdin."""
+        """The command that runs a command on a host, with our stdin."""
 
     def _environment(self) -> Mapping[str, str]:
-        """What these commands are started with."""
+        """The environment with which these commands are started."""
         return os.environ
 
     @abstractmethod

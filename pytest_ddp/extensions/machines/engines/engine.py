@@ -38,7 +38,7 @@ class EngineError(Exception):
 
 @dataclass(frozen=True)
 class MeetingPoint:
-    """Where agents connect to the coordinator, and with which secret."""
+    """The address at which agents connect to the coordinator, and the secret for it."""
 
     address: str
     port: int
@@ -124,7 +124,7 @@ _KINDS = {
     EngineName.SLURM: "Slurm",
     EngineName.SSH: "Ssh",
 }
-"""The class in the module of the engine's name."""
+"""The class of each engine, in the module of the engine's name."""
 
 
 def find_engine(machines: Machines, python: str | None, environment: Mapping[str, str]) -> Engine:

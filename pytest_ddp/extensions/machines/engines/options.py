@@ -79,10 +79,10 @@ def check_program_or_none(value: object) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class MachineOptions:
-    """What the command line and the ini file say of machines, for the whole session."""
+    """The options about machines of the command line and the ini file, for the whole session."""
 
     machines: Machines | None
-    """Which engine has the machines; None for this machine alone."""
+    """The engine that has the machines; None for this machine alone."""
     machines_python: str | None
     """The interpreter of the other machines; None if it is where this one is."""
     ranks_per_machine: int | None

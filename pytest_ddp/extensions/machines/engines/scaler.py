@@ -27,7 +27,7 @@ class ScalerWait:
     """A request for nodes, until they are there or it is given up."""
 
     def __init__(self, nodes: int, with_ours: bool, show: Callable[[str], object]) -> None:
-        """Request them.
+        """Request the nodes.
 
         Args:
             nodes: how many the cluster must have.

@@ -16,7 +16,8 @@ _BOOTSTRAP = (
     "sys.path[:] = role['path'] or sys.path; "
     "from pytest_ddp.extensions.machines.agent import main; main.main_by_stdin(role)"
 )
-"""For an interpreter of any version, which must not import modules of another version."""
+"""The program that starts an agent; in an interpreter of another version it exits, since that must
+not import our modules."""
 _ITS_OWN = re.compile(
     r"HOME$|USER$|LOGNAME$|SHELL$|MAIL$|PWD$|OLDPWD$|HOSTNAME$|TMPDIR$|TERM$|DISPLAY$|XAUTHORITY$"
     r"|(SSH|XDG|DBUS|SLURM|SLURMD|PMI|PMIX|RAY|KUBERNETES|PYTEST_DDP)_|_$"
@@ -65,7 +66,7 @@ def _for_others(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def way_to_python(code: int) -> str:
-    """What to do if an interpreter was not found, as an exit code says; begins with a blank."""
+    """What to do if an interpreter was not found, by an exit code; begins with a blank."""
     return " --ddp-machines-python names the interpreter there" if code in _NOT_FOUND else ""
 
 

@@ -39,7 +39,7 @@ VARIABLES".
 
 @dataclass
 class Slurm(Commands):
-    """The other nodes of the allocation."""
+    """Starts agents on the other nodes of an allocation."""
 
     name: ClassVar[Name] = Name.SLURM
 

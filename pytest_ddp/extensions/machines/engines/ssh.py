@@ -25,7 +25,7 @@ _SSH_FAILED = 255
 
 @dataclass
 class Ssh(Commands):
-    """Hosts by their names for ssh, whose config has the rest."""
+    """Starts agents on hosts by their names for ssh, whose config has the rest."""
 
     name: ClassVar[Name] = Name.SSH
 

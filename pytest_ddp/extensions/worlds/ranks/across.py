@@ -60,7 +60,7 @@ class HeldValue:
     kind: str
     """Dtype and shape; empty for None."""
     owner: int
-    """The lowest rank that holds it."""
+    """The lowest rank that holds the value."""
 
 
 class AcrossWorlds:

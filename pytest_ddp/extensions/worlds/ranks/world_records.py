@@ -45,13 +45,13 @@ class WorldRun:
     folder: str
     """The folder of this test's files."""
     records: str = ""
-    """The subfolder into which this run writes its values; empty if it compares its own."""
+    """The subfolder into which this run writes its values; empty if it compares them instead."""
     compares: str = "reference"
-    """The subfolder with the values that it compares its own with."""
+    """The subfolder with the values with which this run compares its own."""
     seed: int | None = None
     """The seed of the random numbers of a run with rounding."""
     scale: float = 16.0
-    """How far rounding is enlarged in a run with it."""
+    """The factor by which rounding is enlarged in a run with rounding."""
     is_wide: bool = False
     """Whether the default dtype is float64."""
     only_measures: bool = False
@@ -65,7 +65,7 @@ class WorldRun:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> WorldRun:
-        """The record that :meth:`as_json` was called on."""
+        """Return the run that :meth:`as_json` has turned into ``data``."""
         failures = [(name, number, text) for name, number, text in data["failures"]]
         return cls(**{**data, "failures": failures})
 
@@ -96,7 +96,7 @@ class RankTable:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RankTable:
-        """The record that :meth:`as_json` was called on."""
+        """Return the table that :meth:`as_json` has turned into ``data``."""
         return cls(
             {TensorPlace(*row[:3]): Deviation(*row[3:]) for row in data["table"]},
             {(name, number): count for name, number, count in data["disturbed"]},

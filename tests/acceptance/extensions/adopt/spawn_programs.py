@@ -25,7 +25,7 @@ spawn = mp.get_context("spawn")
 SERVED = "SERVED" in os.environ
 
 
-def told(target, *args, context=spawn, **kwargs):
+def answer_of(target, *args, context=spawn, **kwargs):
     queue = context.Queue()
     process = context.Process(target=target, args=(queue, *args), **kwargs)
     process.start()
@@ -36,20 +36,20 @@ def told(target, *args, context=spawn, **kwargs):
 
 
 def test_which_are_served():
-    assert told(targets.is_served) is SERVED
-    assert told(targets.is_served, context=multiprocessing.get_context("spawn")) is SERVED
+    assert answer_of(targets.is_served) is SERVED
+    assert answer_of(targets.is_served, context=multiprocessing.get_context("spawn")) is SERVED
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_others_are_left_alone(method):
-    assert told(targets.is_served, context=mp.get_context(method)) is False
+    assert answer_of(targets.is_served, context=mp.get_context(method)) is False
 
 
 def test_default_start_method():
     before = multiprocessing.get_start_method()
     multiprocessing.set_start_method("spawn", force=True)
     try:
-        assert told(targets.is_served, context=multiprocessing) is SERVED
+        assert answer_of(targets.is_served, context=multiprocessing) is SERVED
     finally:
         multiprocessing.set_start_method(before, force=True)
 
@@ -61,7 +61,7 @@ def test_facts(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend("of the test")
     mask = os.umask(0o027)
     try:
-        facts = told(targets.facts, name="a name", daemon=True)
+        facts = answer_of(targets.facts, name="a name", daemon=True)
     finally:
         os.umask(mask)
     assert facts["environment"].items() >= dict(os.environ).items()
@@ -81,7 +81,7 @@ def test_facts(monkeypatch, tmp_path):
 
 
 def test_random_numbers_differ():
-    assert told(targets.draw) != told(targets.draw)
+    assert answer_of(targets.draw) != answer_of(targets.draw)
 
 
 def test_output(capfd):
@@ -174,7 +174,7 @@ def test_exit_codes(capfd, code, expected):
 
 
 def test_nested():
-    assert told(targets.nested)["method"] == "spawn"
+    assert answer_of(targets.nested)["method"] == "spawn"
 
 
 def test_pools():

@@ -166,18 +166,20 @@ def adopted(suite_of_deaths: Suite) -> Finished:
 
 
 def test_each_has_its_verdict(adopted: Finished) -> None:
-    told = {name.partition("::")[2]: result.verdict for name, result in adopted.results.items()}
-    assert len(told) == 18
-    assert told == dict.fromkeys(told, "passed") | dict.fromkeys(SAID, "failed"), adopted.tail()
+    verdicts = {name.partition("::")[2]: result.verdict for name, result in adopted.results.items()}
+    assert len(verdicts) == 18
+    assert verdicts == dict.fromkeys(verdicts, "passed") | dict.fromkeys(SAID, "failed"), (
+        adopted.tail()
+    )
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_what_failed_says_how(adopted: Finished, name: str) -> None:
+def test_what_failed_has_the_reason(adopted: Finished, name: str) -> None:
     assert SAID[name] in adopted[name].phase("call").message
     assert "pytest_ddp/" not in adopted[name].text
 
 
-def test_torch_s_harness_says_the_same(suite_of_deaths: Suite) -> None:
+def test_torch_s_harness_agrees(suite_of_deaths: Suite) -> None:
     asked = "test_rank_0_aborts or test_the_wrong_rank or test_one_is_killed"
     plain = suite_of_deaths.run("test_told.py", "-k", asked, timeout=120, spawns=6)
     assert plain["test_rank_0_aborts"].verdict == "passed"

@@ -293,17 +293,17 @@ def adopted(suite_of_launchers: Suite) -> Finished:
 
 
 def test_each_has_its_verdict(adopted: Finished) -> None:
-    told = {name.partition("::")[2]: result.verdict for name, result in adopted.results.items()}
+    verdicts = {name.partition("::")[2]: result.verdict for name, result in adopted.results.items()}
     due = dict.fromkeys(FAILED, "failed") | dict.fromkeys(SKIPPED, "skipped")
-    assert len(told) == 27
-    assert told == (
-        dict.fromkeys(told, "passed") | due | {"TestPool::test_broken_fixture": "error"}
+    assert len(verdicts) == 27
+    assert verdicts == (
+        dict.fromkeys(verdicts, "passed") | due | {"TestPool::test_broken_fixture": "error"}
     ), adopted.tail()
     assert not [text for text in adopted.warnings if "environment" in text]
 
 
 @pytest.mark.parametrize("name", FAILED)
-def test_what_failed_says_how(adopted: Finished, name: str) -> None:
+def test_what_failed_has_the_reason(adopted: Finished, name: str) -> None:
     assert FAILED[name] in adopted[name].phase("call").message
     assert "pytest_ddp/" not in adopted[name].text
 

@@ -172,7 +172,7 @@ class TestLoaders(MultiProcessTestCase):
 """
 PATIENCE = 60
 """Seconds; a worker looks for its parent every five."""
-TOLD = r"DataLoader worker \(pid(\(s\))? \d+\) (is killed by signal: Killed|exited unexpectedly)"
+DIED = r"DataLoader worker \(pid(\(s\))? \d+\) (is killed by signal: Killed|exited unexpectedly)"
 """torch's two messages. The first is raised in torch's handler of SIGCHLD, wherever the process is.
 Where torch only logs it, as in a callback of its profiler, the loader raises the second later."""
 
@@ -205,15 +205,15 @@ def test_adopted_classes_have_workers(adopted: Finished) -> None:
     names = {"test_fork", "test_forkserver", "test_persistent"}
     assert {name.rpartition("::")[2] for name in passed} == names, adopted.tail()
     # That the test whose worker was killed has left its group is true, and none of a worker's.
-    told = [text.replace("test_worker_is_killed", "") for text in adopted.warnings]
-    assert not [text for text in told if "worker" in text], adopted.tail()
+    warnings = [text.replace("test_worker_is_killed", "") for text in adopted.warnings]
+    assert not [text for text in warnings if "worker" in text], adopted.tail()
 
 
 @pytest.mark.parametrize("harness", ["served", "adopted"])
-def test_a_worker_that_died_is_told(harness: str, request: pytest.FixtureRequest) -> None:
+def test_a_worker_that_died_is_reported(harness: str, request: pytest.FixtureRequest) -> None:
     found: Finished = request.getfixturevalue(harness)
     assert found["test_worker_is_killed"].phase("call").outcome == "failed"
-    assert re.search(TOLD, found["test_worker_is_killed"].text)
+    assert re.search(DIED, found["test_worker_is_killed"].text)
 
 
 @pytest.mark.parametrize(("harness", "folder"), [("served", "early"), ("adopted", "workers")])
@@ -248,7 +248,7 @@ def _await_ends(pids: list[int]) -> None:
 
 
 def _runs(pid: int) -> bool:
-    """Whether it is there and no zombie, which waits for the machine's first process."""
+    """Whether a process is there and no zombie, which waits for the machine's first process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

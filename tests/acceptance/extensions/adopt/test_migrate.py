@@ -76,7 +76,7 @@ def migrate(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str
     return interpreter.run(command, timeout=120, cwd=directory, env=without_outer_run())
 
 
-def test_each_way_is_told(suite: Suite) -> None:
+def test_each_way_is_reported(suite: Suite) -> None:
     suite.write("tests/test_spawning.py", SPAWNING)
     suite.write("tests/test_plain.py", "def test_it(): ...")
     suite.write("tests/test_marked.py", "import pytest\n@pytest.mark.ddp\ndef test_it(ddp): ...")
@@ -171,7 +171,7 @@ def test_what_torch_cannot_import_leaves_the_rest_of_the_report(suite: Suite) ->
     ), run.stderr
 
 
-def test_bad_input_is_told(suite: Suite) -> None:
+def test_bad_input_is_reported(suite: Suite) -> None:
     run = migrate(suite.directory, "nowhere")
     assert (run.returncode, run.stderr) == (2, "error: no such file or folder: nowhere\n")
     suite.write("test_it.py", "def test_it(:")

@@ -28,7 +28,7 @@ def test_served_processes_are_as_spawned_ones(suite: Suite) -> None:
     assert not found.warnings
 
 
-def test_the_programs_say_what_multiprocessing_does(suite: Suite) -> None:
+def test_the_programs_pass_with_multiprocessing_itself(suite: Suite) -> None:
     # Each interpreter that imports torch takes seconds, and there would be two dozen.
     cheap = "not spawn_ and not tensors and not training and not tcp"
     _passes(_run(suite, "-k", cheap, served=False))

@@ -13,7 +13,7 @@ import os
 import sys
 
 
-def tell(queue):
+def answer(queue):
     served = "pytest_ddp.extensions.adopt.ranks.served_process" in sys.modules
     threads = sys.modules["torch"].get_num_threads() if served else 0
     queue.put((served, threads, os.getppid()))
@@ -45,9 +45,9 @@ import targets
 spawn = mp.get_context("spawn")
 
 
-def told():
+def answer():
     queue = spawn.SimpleQueue()
-    process = spawn.Process(target=targets.tell, args=(queue,))
+    process = spawn.Process(target=targets.answer, args=(queue,))
     process.start()
     process.join()
     assert process.exitcode == 0
@@ -55,7 +55,7 @@ def told():
 
 
 def is_served():
-    return told()[0]
+    return answer()[0]
 
 """
 STARTUP = """
@@ -144,7 +144,7 @@ def test_variables_that_are_read_at_import(suite: Suite) -> None:
         @pytest.mark.parametrize("threads", [1, 2])
         def test_threads(threads, monkeypatch):
             monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
-            assert told()[:2] == (True, threads)
+            assert answer()[:2] == (True, threads)
 
 
         def test_a_deadlock_of_their_processes(tmp_path, monkeypatch):
@@ -174,7 +174,7 @@ def test_variables_that_are_read_at_import(suite: Suite) -> None:
 
 AROUND = """
 def test_served():
-    assert told()[0::2] == (True, os.getpid())
+    assert answer()[0::2] == (True, os.getpid())
 
 
 class TestOfUnittest(unittest.TestCase):

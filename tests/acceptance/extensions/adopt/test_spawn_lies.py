@@ -1,4 +1,4 @@
-"""What harnesses of processes call a pass, or hang on: ``--ddp-adopt=spawn`` tells it."""
+"""What harnesses of processes call a pass, or hang on: ``--ddp-adopt=spawn`` shows it."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_spawn_fails(lies: Finished, name: str) -> None:
     assert lies[f"test_spawn[{name}]"].verdict == "failed"
 
 
-def test_what_cannot_be_pickled_is_told_as_by_multiprocessing(lies: Finished) -> None:
+def test_what_cannot_be_pickled_is_reported_as_by_multiprocessing(lies: Finished) -> None:
     text = lies["test_unpicklable"].text
     assert "Can't pickle local object 'test_unpicklable.<locals>.<lambda>'" in text
     assert "pytest_ddp/" not in text
@@ -212,14 +212,14 @@ def test_a_deadlock_is_no_pass_for_a_test_that_expects_an_error(lies: Finished) 
     assert "deadlock: rank 0 waits in all_reduce" in lies["test_swallowed"].text
 
 
-def test_where_it_died_is_told(lies: Finished) -> None:
+def test_where_a_process_died_is_reported(lies: Finished) -> None:
     text = flat(lies["test_spawn[segv]"].text)
     assert "process 1 terminated with signal SIGSEGV" in text
     assert "died of SIGSEGV, at targets.py:36 in segv" in text
     assert "died of SIGKILL" in lies["test_spawn[killed]"].text
 
 
-def test_an_early_exit_is_told(lies: Finished) -> None:
+def test_an_early_exit_is_reported(lies: Finished) -> None:
     for name in ("test_spawn[left]", "test_rank_0_alone[left]"):
         text = flat(lies[name].text)
         assert "exited with code 0 before its target had returned, at targets.py:42 in left" in text
@@ -232,7 +232,7 @@ def test_the_test_that_started_it_is_named(lies: Finished) -> None:
     assert "reads the exitcode" in text
 
 
-def test_what_became_of_the_others_is_told(lies: Finished) -> None:
+def test_what_became_of_the_others_is_reported(lies: Finished) -> None:
     text = lies["test_spawn[left_alone]"].text
     assert "ValueError: only on rank 1" in text
     # torch quotes the first process that it finds failed: rank 0 may have lost its peer by then.

@@ -267,20 +267,20 @@ def adopted(suite_of_torch: Suite) -> Finished:
 
 
 def test_each_has_its_verdict(adopted: Finished) -> None:
-    told = {name.partition("::")[2]: result.verdict for name, result in adopted.results.items()}
+    verdicts = {name.partition("::")[2]: result.verdict for name, result in adopted.results.items()}
     due = dict.fromkeys(FAILED, "failed") | dict.fromkeys(SKIPPED, "skipped")
-    assert len(told) == 21
-    assert told == dict.fromkeys(told, "passed") | due
+    assert len(verdicts) == 21
+    assert verdicts == dict.fromkeys(verdicts, "passed") | due
     assert not [text for text in adopted.warnings if "environment" in text]
 
 
 @pytest.mark.parametrize("name", FAILED)
-def test_what_failed_says_how(adopted: Finished, name: str) -> None:
+def test_what_failed_has_the_reason(adopted: Finished, name: str) -> None:
     assert FAILED[name] in adopted[name].phase("call").message
     assert "pytest_ddp/" not in adopted[name].text
 
 
-def test_torch_s_harness_says_the_same_where_it_tells_the_truth(suite_of_torch: Suite) -> None:
+def test_torch_s_harness_agrees_where_its_verdict_is_right(suite_of_torch: Suite) -> None:
     plain = suite_of_torch.run("test_both.py", timeout=120, spawns=6)
     plain.assert_outcomes(passed=1, failed=1, skipped=1)
     assert plain["test_fails_on_one"].verdict == "failed"

@@ -312,7 +312,7 @@ def test_what_is_built_in_the_block_is_seen(ddp):
 
 
 class InPython(dist.ProcessGroup):
-    """As libraries write them: no call of it passes torch's dispatcher."""
+    """A group as libraries write them in Python: no call of it passes torch's dispatcher."""
 
 
 def test_a_group_in_python_is_a_mark(ddp):

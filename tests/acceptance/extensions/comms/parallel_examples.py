@@ -321,7 +321,7 @@ def test_pipeline(ddp):
         args = (torch.ones(4, 8),) if first else ()
         schedule.step(*args, **({"target": torch.ones(4, 8)} if last else {}))
 
-    run()  # the first one also tells shapes
+    run()  # the first one also sends shapes
     with ddp.comms() as comms:
         run()
     neighbours = 2 - first - last

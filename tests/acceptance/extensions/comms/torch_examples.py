@@ -19,7 +19,7 @@ from torch.testing._internal.distributed._tensor.common_dtensor import (
 
 both = pytest.mark.ddp(world_size=[2, 4])
 BLOCKS = 2
-"""Of a transformer."""
+"""Number of blocks of the transformer."""
 
 
 def sharded(**options):

@@ -148,7 +148,7 @@ def session(
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
 ) -> Session:
-    """Of beta's two GPUs its process sees one."""
+    """A session on alpha and beta, in which beta's process sees one of its two GPUs."""
     suite = new_suite()
     suite.write("conftest.py", CONFTEST)
     suite.write("test_gpus.py", SOURCE)
@@ -221,7 +221,7 @@ ON_BETA = """
 def test_a_node_0_without_gpus_leaves_them_to_others(
     cluster: Cluster, suite: Suite, tmp_path: Path
 ) -> None:
-    """It has one that its variable hides."""
+    """Node 0 has a GPU that its variable hides."""
     suite.write("conftest.py", CONFTEST)
     suite.write("test_gpus.py", ON_BETA)
     env = variables_for(tmp_path / "gpus", {"alpha": 1, "beta": 2})

@@ -131,7 +131,7 @@ def test_failures_that_are_reported_as_passed_are_red(mutate: Path) -> None:
 
 
 def test_a_plugin_that_believes_rank_0_is_red(mutate: Path) -> None:
-    """As torch's MultiProcessTestCase did."""
+    """torch's MultiProcessTestCase did believe rank 0."""
     mutate.write_text(RANK_0_ALONE)
     wrong = {row.test for row in outcome(VERDICTS).wrong}
     assert {"test_leaves_with_code_0", "test_skips_on_one"} <= wrong

@@ -72,9 +72,9 @@ def ray_up(
 
 
 _HEAD = f"{'f' * 51}00000"
-"""By this id Ray's provider of nodes that are processes knows the first one."""
+"""The id of the first node, by which Ray's provider of nodes that are processes knows it."""
 _GROWING_PORT = 6379
-"""The provider knows no other."""
+"""The port of the first node; the provider knows no other."""
 
 
 @contextlib.contextmanager
@@ -178,7 +178,8 @@ while known < int(most):
 
 
 def _counted(cluster: Cluster, end: contextlib.ExitStack, address: str, most: int) -> Path:
-    """Where nodes are counted, by what is no driver: Ray would start workers for one."""
+    """The file to which a process writes the number of nodes; it is no driver, for which Ray would
+    start workers."""
     file = cluster.folder / "ray-count.txt"
     with file.open("wb") as log:
         process = subprocess.Popen(

@@ -18,7 +18,7 @@ _UP_LIMIT = 20
 
 
 def problem() -> str:
-    """Why there can be no server here; empty if there can."""
+    """Why there can be no ssh server here; empty if there can."""
     if _SSHD is None or shutil.which("ssh") is None:
         return "no sshd: apt-get install openssh-server openssh-client"
     return ""

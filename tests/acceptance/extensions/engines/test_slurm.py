@@ -47,7 +47,7 @@ class TestVerdicts(Verdicts):
     """Verdicts of ranks on two machines."""
 
 
-def test_ranks_keep_what_slurm_says_of_their_node(
+def test_ranks_keep_slurms_variables_of_their_node(
     cluster: Cluster, variables: dict[str, str], suite: Suite
 ) -> None:
     suite.write("test_a.py", PASSING)

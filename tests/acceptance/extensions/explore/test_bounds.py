@@ -137,7 +137,10 @@ def test_a_timeout_of_the_test_in_or_after_a_long_hold_is_undecided(suite: Suite
     run = suite.run("-n2", "-v", "--ddp-explore=3", extra=(), timeout=120)
     run.assert_outcomes(passed=2)
     for name in ("after", "in"):
-        assert f"""\
+        assert (
+            f"""\
 ddp: undecided: test_timeouts.py::test_{name}_a_hold
-""" in run.output
+"""
+            in run.output
+        )
     assert "(holds took much of its time, so that may be no race)" in run.flat

@@ -399,7 +399,7 @@ SLOW_ANSWER = """
 def test_a_hold_lasts_while_the_answer_of_a_store_is_under_way(
     new_suite: Callable[[], Suite],
 ) -> None:
-    """It looks as if the rank waited for others: the race would be missed on a busy machine."""
+    """The rank looks as if it waited for others: the race would be missed on a busy machine."""
     suite = new_suite()
     server = suite.write("server", "")
     suite.write("test_slow.py", SLOW_ANSWER)

@@ -37,7 +37,7 @@ _LETTERS = itertools.cycle("abcdefghijklmnopqrstuvwxyz")
 
 
 def problem() -> str:
-    """Why there can be no such machines here; empty if there can."""
+    """Why there can be no cluster here; empty if there can."""
     if os.geteuid() != 0:
         return "network namespaces take root"
     if missing := [name for name in ("ip", "unshare", "setpriv") if shutil.which(name) is None]:
@@ -48,7 +48,7 @@ def problem() -> str:
 
 @dataclass(frozen=True)
 class Cluster:
-    """All machines, while they are there."""
+    """All machines of a cluster, while they are there."""
 
     mark: str
     folder: Path
@@ -59,7 +59,7 @@ class Cluster:
     @classmethod
     @contextlib.contextmanager
     def up(cls, size: int = 2, switch: Switch | None = None) -> Iterator[Cluster]:
-        """Have them for a block; more than two take a switch."""
+        """Have a cluster of machines for a block; more than two take a switch."""
         mark = f"pddp{os.getpid()}{next(_LETTERS)}"
         spaces = [f"{mark}-{name}" for name in NAMES[:size]]
         with tempfile.TemporaryDirectory(prefix="ddpc-") as folder, contextlib.ExitStack() as end:
@@ -92,7 +92,8 @@ class Cluster:
         program: Sequence[str] = (),
         before_1: str = "",
     ) -> Session:
-        """Run all to their ends, at most ``timeout`` quiet seconds; see :meth:`start`."""
+        """Run pytest on all machines to the end, at most ``timeout`` quiet seconds; see
+        :meth:`start`."""
         alpha, *others = self.start(
             suite,
             *args,
@@ -173,7 +174,7 @@ class Cluster:
     def run_alone(
         self, suite: Suite, *args: str, env: Mapping[str, str | None] | None = None
     ) -> Finished:
-        """The same, to its end."""
+        """Run pytest on one machine to its end; see :meth:`start_alone`."""
         return self.start_alone(suite, *args, env=env).finish(90 * _PATIENCE)
 
     def on(self, node: int, before: str = "", ahead: int = 0) -> list[str]:
@@ -187,7 +188,8 @@ class Cluster:
         return self.machine(node, before, ahead).prefix()
 
     def machine(self, node: int, before: str = "", ahead: int = 0, cwd: str = "") -> Machine:
-        """See :meth:`on`; with a directory, that is where programs begin."""
+        """The machine of a node, with the arguments of :meth:`on`; programs begin in ``cwd``, if
+        given."""
         return Machine(self._network(node), NAMES[node], before, ahead, cwd)
 
     def _network(self, node: int) -> str:
@@ -212,7 +214,7 @@ class Cluster:
         return [command for pid, command in self._processes() if pid not in self.servers]
 
     def survivors_after(self, seconds: float) -> list[str]:
-        """Those that have not ended by then."""
+        """Command lines of processes of the cluster that live on after so many seconds."""
         deadline = time.monotonic() + seconds
         while (left := self.survivors()) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -224,7 +226,10 @@ class Cluster:
                 os.kill(pid, signal.SIGKILL)
 
     def _processes(self) -> Iterator[tuple[int, str]]:
-        """Those in the machines' networks; an environment is that of the warm interpreter."""
+        """The pid and command line of each process in the machines' networks.
+
+        Environments do not show a process's machine: a fork has that of the warm interpreter.
+        """
         networks = [
             os.stat(f"/run/netns/{self._network(node)}").st_ino for node in range(self.size)
         ]
@@ -237,12 +242,12 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Session:
-    """What all nodes left."""
+    """The ends of pytest and its agents on all nodes."""
 
     alpha: Finished
-    """pytest."""
+    """The end of pytest on node 0."""
     agents: tuple[Finished, ...]
-    """The other nodes."""
+    """The ends of the agents on the other nodes."""
     later: float
     """Seconds from pytest's end to the last agent's."""
 
@@ -252,14 +257,14 @@ class Session:
 
     @property
     def verdicts(self) -> dict[str, str]:
-        """By the names of the test functions."""
+        """The verdicts by the names of the test functions."""
         results = self.alpha.results.values()
         return {result.nodeid.rpartition(":")[2]: result.verdict for result in results}
 
     @cached_property
     def text(self) -> str:
-        told = (f"=== node {node}\n{end.tail()}" for node, end in enumerate(self.agents, 1))
-        return "\n".join((self.alpha.tail(), *told))
+        others = (f"=== node {node}\n{end.tail()}" for node, end in enumerate(self.agents, 1))
+        return "\n".join((self.alpha.tail(), *others))
 
 
 @dataclass(frozen=True)
@@ -272,7 +277,7 @@ class _Start:
     mounted: Path | None
     program: Sequence[str] = ()
     launched: bool = True
-    """Whether there is a launcher at all."""
+    """Whether a launcher starts the program at all."""
     ahead: int = 0
     before: str = ""
     fresh: bool = False

@@ -30,12 +30,13 @@ _SEED = 20
 
 
 def problem() -> str:
-    """Why there can be none here; empty if there can."""
+    """Why there can be no switch here; empty if there can."""
     return "" if os.access("/dev/net/tun", os.R_OK | os.W_OK) else "no /dev/net/tun"
 
 
 class Switch:
-    """Passes frames from each machine to all others, as it is told to."""
+    """Passes frames from each machine to all others, with the delays and losses that a test
+    sets."""
 
     def __init__(self) -> None:
         self.delay = 0.0

@@ -123,7 +123,7 @@ def test_a_deadlock_between_processes_is_proved(session: Session) -> None:
     assert "deadlock: " in flat(session.alpha["test_deadlock_between_processes"].text)
 
 
-def test_a_failure_says_where_its_ranks_were(session: Session) -> None:
+def test_a_failure_names_the_machines_of_its_ranks(session: Session) -> None:
     text = flat(session.alpha["TestOfTorch::test_fails"].text)
     assert "ranks 0-1 on node 0 (alpha)." in text
 

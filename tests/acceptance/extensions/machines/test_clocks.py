@@ -137,12 +137,12 @@ def test_each_rank_is_named_with_its_machine(session: Session) -> None:
     assert names == [f"rank 0, {alpha}", f"rank 1, {alpha}", f"rank 2, {beta}", f"rank 3, {beta}"]
 
 
-def test_the_page_says_how_exact_its_times_are(session: Session) -> None:
+def test_the_page_shows_how_exact_its_times_are(session: Session) -> None:
     (page,) = (session.alpha.directory / "traces").glob("*test_deadlock-*.html")
     assert "times of node 1 (beta) ±" in page.read_text()
 
 
-def test_what_a_lost_machine_had_is_said_to_be_lost(session: Session) -> None:
+def test_what_a_lost_machine_had_is_marked_as_lost(session: Session) -> None:
     trace = trace_of(session, "test_machine_is_lost")
     assert trace["otherData"]["lost_machines"] == ["node 1 (beta)"]
     assert [event["pid"] for event in trace["traceEvents"] if event.get("cat") == "end"]

@@ -36,7 +36,7 @@ DEATHS = """
 
     def test_host_killed(ddp):
         if ddp.rank == 3:
-            time.sleep(1)  # machines tell where their ranks are five times a second
+            time.sleep(1)  # machines report where their ranks are five times a second
             os.kill(os.getppid(), signal.SIGKILL)
             signal.pause()
         dist.barrier()
@@ -50,7 +50,7 @@ DEATHS = """
 
     def test_agent_killed(ddp):
         if ddp.rank == 3:
-            time.sleep(1)  # machines tell where their ranks are five times a second
+            time.sleep(1)  # machines report where their ranks are five times a second
             os.kill(parent_of(os.getppid()), signal.SIGKILL)
             signal.pause()
         dist.barrier()
@@ -214,7 +214,7 @@ def test_ctrl_c_ends_both_as_it_ends_pytest(cluster: Cluster, suite: Suite) -> N
 
 
 def test_a_network_that_hangs_is_a_lost_machine(cluster: Cluster, suite: Suite) -> None:
-    """Nobody says that a connection has ended, on either side."""
+    """No message ends the connection, on either side."""
     suite.write("test_a.py", LONG)
     alpha, beta = cluster.start(suite)
     begun(suite)
@@ -230,7 +230,7 @@ def test_a_network_that_hangs_is_a_lost_machine(cluster: Cluster, suite: Suite) 
 
 
 def test_an_agent_that_is_suspended_is_lost_after_5_seconds(cluster: Cluster, suite: Suite) -> None:
-    """It cannot end its ranks; it does as soon as it goes on."""
+    """A suspended agent cannot end its ranks; it ends them as soon as it goes on."""
     suite.write("test_a.py", LONG)
     alpha, beta = cluster.start(suite, env={"STOPS": "1"})
     agent = begun(suite)

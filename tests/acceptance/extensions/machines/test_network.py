@@ -220,7 +220,7 @@ def test_a_network_that_hangs_for_3_seconds_is_no_lost_machine(
 def test_a_network_that_loses_everything_is_a_lost_machine_and_stays_so(
     cluster: Cluster, switch: Switch, suite: Suite
 ) -> None:
-    """Also when it comes back: what the machine did meanwhile, nobody knows."""
+    """The machine stays lost when its network comes back: nobody knows what it did meanwhile."""
     alpha, beta = begun(cluster, suite)
     with switch.losing(1.0):
         time.sleep(7)

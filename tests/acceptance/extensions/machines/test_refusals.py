@@ -49,7 +49,7 @@ def test_coverage_run_whose_data_nodes_would_write_over_is_refused(suite: Suite)
     )
 
 
-def test_pytest_without_a_launcher_is_told_how_to_start(suite: Suite) -> None:
+def test_the_error_without_a_launcher_has_how_to_start(suite: Suite) -> None:
     suite.write("test_a.py", "def test_plain(): pass")
     finished = suite.run("--ddp-machines=torchrun", extra=())
     assert finished.returncode == pytest.ExitCode.USAGE_ERROR

@@ -125,7 +125,7 @@ STRANGER = """
 
 
 def test_strangers_at_the_door_change_nothing(cluster: Cluster, suite: Suite) -> None:
-    """A scan, other protocols, a gigabyte, and peers that say nothing and stay."""
+    """A scan, other protocols, a gigabyte, and peers that send nothing and stay."""
     suite.write("test_a.py", LONG)
     suite.write("waits", "")
     alpha, beta = cluster.start(suite)
@@ -149,8 +149,11 @@ PASSING = """
 """
 
 
-def test_a_second_session_at_the_same_port_says_so(cluster: Cluster, suite: Suite) -> None:
-    """With the same secret, as of a job that was started twice; the first goes on."""
+def test_a_second_session_at_the_same_port_fails_with_the_reason(
+    cluster: Cluster, suite: Suite
+) -> None:
+    """The second session has the same secret, as a job that was started twice; the first goes
+    on."""
     suite.write("test_a.py", LONG)
     suite.write("waits", "")
     alpha, beta = cluster.start(suite)
@@ -168,7 +171,7 @@ def test_a_second_session_at_the_same_port_says_so(cluster: Cluster, suite: Suit
     assert cluster.survivors_after(3) == []
 
 
-def test_nodes_that_were_told_otherwise_are_named(cluster: Cluster, suite: Suite) -> None:
+def test_nodes_with_other_settings_are_named(cluster: Cluster, suite: Suite) -> None:
     suite.write("test_a.py", PASSING)
     session = cluster.run(suite, of={1: {"WORLD_SIZE": "3"}})
     words = "node 1 (beta) has WORLD_SIZE=3, and node 0 has 2"

@@ -46,7 +46,7 @@ EXAMPLES = """
     @pytest.mark.ddp(world_size=3, timeout=60)
     def test_the_third_is_killed(ddp):
         if ddp.rank == 2:
-            time.sleep(1)  # machines tell where their ranks are five times a second
+            time.sleep(1)  # machines report where their ranks are five times a second
             os.kill(parent_of(os.getppid()), signal.SIGKILL)
             signal.pause()
         dist.barrier()

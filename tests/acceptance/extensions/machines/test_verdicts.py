@@ -201,8 +201,8 @@ LIGHTNING = """
         assert trainer.world_size == 4
         assert ddp.gather(trainer.node_rank) == [0, 0, 1, 1]
 """
-"""Not for other engines: ranks have the variables that it reads from the plugin, which
-``test_places`` sees."""
+"""A test of Lightning, for one engine alone: with the others, ranks have the variables that it
+reads from the plugin, too, which ``test_places`` sees."""
 
 PLAIN = """
     import os
@@ -283,7 +283,7 @@ def test_text(session: Session, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["test_assert", "test_deadlock", "test_crash", "test_timeout"])
-def test_a_failure_says_which_machines_its_ranks_were_on(session: Session, name: str) -> None:
+def test_a_failure_names_the_machines_of_its_ranks(session: Session, name: str) -> None:
     text = flat(session.alpha[name].text)
     assert "ranks 0-1 on node 0 (alpha), ranks 2-3 on node 1 (beta)." in text
 

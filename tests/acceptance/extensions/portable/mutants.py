@@ -17,12 +17,12 @@ HANDLE, ORDER = "lost handle", "order between groups"
 
 class Mutant(NamedTuple):
     kind: str
-    """Of the finding."""
+    """The kind of the finding."""
     program: str
     line: str
     """A part of the line that is changed: the first such line of the program."""
     change: str
-    """One of the swaps below, else the new text for ``line``."""
+    """``SWAP`` or ``SWAP_ON_RANK_1``, else the new text for ``line``."""
     named: str = ""
     """A part of a line that the finding has to name."""
 
@@ -33,9 +33,10 @@ class Mutant(NamedTuple):
 
 
 SWAP = "swap"
-"""With the next line."""
+"""A change that swaps the line with the next one."""
 SWAP_ON_RANK_1 = "swap on rank 1"
-"""The same there alone: the finding has to name both lines of both ranks."""
+"""A change that swaps the lines on rank 1 alone: the finding has to name both lines of both
+ranks."""
 MUTANTS = (
     Mutant(BUFFER, "write_after_wait", "work.wait()", SWAP, "x.mul_(2)"),
     Mutant(BUFFER, "read_after_wait", "work.wait()", SWAP, "x.sum()"),

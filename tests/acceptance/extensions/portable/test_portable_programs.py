@@ -82,7 +82,7 @@ def test_a_difference_is_found(wrong: Finished, row: Difference) -> None:
     assert f"NCCL: {row.nccl}. Gloo: {row.gloo}." in text
 
 
-def test_gloo_refuses_what_the_table_says(wrong: Finished) -> None:
+def test_gloo_refuses_the_rows_of_the_table_that_it_cannot_run(wrong: Finished) -> None:
     refused = {
         nodeid: result.verdict
         for nodeid, result in wrong.results.items()

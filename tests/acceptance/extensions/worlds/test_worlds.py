@@ -487,7 +487,7 @@ def test_a_reference_is_kept_while_it_is_needed(states: Finished) -> None:
 
 
 def test_a_wider_fixture_is_not_made_in_float64(states: Finished) -> None:
-    """It is for other runs, too."""
+    """A wider fixture is for other runs, too."""
     lines = (states.directory / "dtypes.txt").read_text().split()
     assert "torch.float64" in lines[::2]
     assert {*lines[1::2]} == {"torch.float32"}
@@ -498,7 +498,7 @@ def test_what_only_some_ranks_hold_is_taken_from_them(states: Finished) -> None:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_said(states: Finished, name: str) -> None:
+def test_what_is_wrong_is_in_the_text(states: Finished, name: str) -> None:
     world = "one" if name in ("object", "both", "flat") else "ddp"
     result = states[f"test_wrong_{name}[{world}]"]
     assert result.verdict == "failed"

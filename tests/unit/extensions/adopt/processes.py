@@ -14,7 +14,7 @@ from pytest_ddp.protocol.status_page import StatusNote
 
 @dataclass
 class Files:
-    """What its instruments have written."""
+    """What the instruments of a process have written."""
 
     noted: StatusNote
     dumped: str = ""
@@ -32,7 +32,7 @@ class Files:
 
 @dataclass(eq=False)
 class Popen:
-    """How it has ended; an exit code of None for one that runs."""
+    """A process that has ended, or runs: its exit code is None then."""
 
     returncode: int | None
     files: Files

@@ -59,11 +59,11 @@ def test_so_is_one_before_its_target_has_returned() -> None:
     ],
     ids=["returned", "asked for its exit code", "terminated", "of a pool"],
 )
-def test_nothing_is_said_of_others(process: Process) -> None:
+def test_other_ends_are_no_problem(process: Process) -> None:
     assert problems(process) == ""
 
 
-def test_an_early_end_is_none_that_an_exit_code_of_zero_tells() -> None:
+def test_an_early_end_with_a_read_exit_code_of_zero_is_a_problem() -> None:
     assert problems(ended(0, LEFT, exit_code_was_read=True)) != ""
 
 
@@ -82,7 +82,7 @@ def test_a_hang_exit_code_was_read_once_and_not_as_an_end() -> None:
 
 
 def test_processes_of_a_hang_are_judged_together() -> None:
-    """Though one of them has been killed and another one is about to be."""
+    """One process of the hang has been killed, and another one is about to be."""
     hung = ended(-9, LEFT, rank=0, hang=HANG)
     dying = ended(None, LEFT, rank=1, hang=HANG, ends_with=-9)
     others = ended(None, LEFT, rank=2), ended(None, LEFT, rank=3, hang=HANG)
@@ -121,7 +121,7 @@ def test_one_that_runs_is_judged_when_it_has_ended() -> None:
     assert "exited with code 3" in judge.problems(ExitDeadline.END, NODEID).own
 
 
-def test_several_are_told_with_all_tests_that_started_them() -> None:
+def test_several_are_reported_with_all_tests_that_started_them() -> None:
     other = ended(0, LEFT, nodeid="test_it.py::test_other", was_joined=True)
     text = problems(ended(3, LEFT), other)
     assert "Started by test_it.py::test_it, test_it.py::test_other." in text
@@ -146,7 +146,7 @@ def test_it_fails_one_that_has_joined_it() -> None:
     )
 
 
-def test_nothing_is_said_of_a_good_end_of_what_was_left() -> None:
+def test_a_good_end_of_what_was_left_is_no_problem() -> None:
     judge = Judge(lambda: None, checks_exits=True)
     judge.add(ended(0, nodeid="test_it.py::test_early").watched)
     assert judge.problems(ExitDeadline.NOW, NODEID) == ("", "")
@@ -201,7 +201,7 @@ def test_an_end_is_one_line_without_a_stack(code: int | None, mark: StatusNote, 
     assert ends_text([ended(code, mark).watched]) == f"SpawnProcess-1 (pid 4711) {words}"
 
 
-def test_a_stack_says_where_it_was_and_the_page_need_not() -> None:
+def test_a_stack_has_the_place_and_the_page_is_not_needed() -> None:
     mark = StatusNote("target", "test_sum.py:4 in add", "test_sum.py:9 in add")
     dump = stacks(TORCH, USER)
     line, empty, title, *frames = ends_text([ended(-6, mark, dump, rank=1).watched]).splitlines()

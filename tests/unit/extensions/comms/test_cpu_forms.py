@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from pytest_ddp.extensions.comms.cpu_forms import CPU_FORMS
+from pytest_ddp.extensions.comms.stack import CPU_FORMS
 
 _SOURCES = Path(str(dist.__file__)).parent
 _CPU = re.compile(r"\bcpu\b|is_cpu|gloo", re.IGNORECASE)
 _BRANCH = re.compile(r"^ +(el)?if .*(cpu|gloo)", re.IGNORECASE | re.MULTILINE)
-"""To parse few files."""
+"""Finds files with such a branch, so that few are parsed."""
 _COLLECTIVE = re.compile(
     r"(all_gather|all_reduce|all_to_all|reduce_scatter|broadcast|scatter|gather|send|recv)"
     r"(_\w+)?$|shard_dim_alltoall$"

@@ -42,6 +42,13 @@ def test_lines_have_what_is_not_usual() -> None:
     ]
 
 
+def test_sizes_that_differ_have_different_texts() -> None:
+    sizes = [1 << 30, (1 << 30) + 1, 10_001 << 10, *range(1 << 20, 9 << 20, 1 << 10)]
+    lines = lines_of([replace(GATHER, bytes=size) for size in sizes])
+    assert len({line.what for line in lines}) == len(sizes)
+    assert lines_of([replace(GATHER, bytes=1045 << 10)])[0].what == "all_gather 1045 KiB dp"
+
+
 def test_repetitions_are_folded() -> None:
     found = operations("a 1 B dp", *["b 1 B dp", "c 1 B dp"] * 3, "a 1 B dp")
     assert file_of(found).splitlines()[1:] == [
@@ -63,7 +70,7 @@ def test_ranks_that_do_the_same_are_one_entry() -> None:
     ]
 
 
-def test_a_form_for_cpus_is_said() -> None:
+def test_a_form_for_cpus_is_marked() -> None:
     (one,) = operations("all_gather* 1 B dp")
     assert "# * torch asks for something else" in file_of([one._replace(is_cpu_form=True)])
     assert "# *" not in file_of([one])
@@ -91,7 +98,7 @@ def test_nothing_has_changed() -> None:
         (["b 8 B tp", "a 4 B dp"], "the operations are the same, in another order"),
     ],
 )
-def test_the_first_line_says_what_has_changed(now: list[str], words: str) -> None:
+def test_the_first_line_has_what_has_changed(now: list[str], words: str) -> None:
     before = operations("a 4 B dp", "b 8 B tp")
     found = changed([before] * 2, [operations(*now)] * 2)
     assert found is not None
@@ -106,7 +113,7 @@ def test_a_change_on_one_rank_is_counted_over_all() -> None:
     assert found.startswith("1 more a of 4 B on dp over all ranks, issued at train.py:2 in f\n")
 
 
-def test_another_torch_is_said_first() -> None:
+def test_another_torch_is_named_first() -> None:
     found = changed([operations("a 4 B dp")], [operations("b 4 B dp")], torch="2.12.0")
     assert found is not None
     assert found.startswith("taken with torch 2.12.0, this is 2.13.0: 1 more b of 4 B on dp")

@@ -1,4 +1,4 @@
-"""Which snapshots a run says to delete."""
+"""The snapshots that a run asks its user to delete."""
 
 from __future__ import annotations
 

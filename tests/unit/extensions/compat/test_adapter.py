@@ -16,8 +16,8 @@ class Talks(Adapter):
     def test_ended(self, config: pytest.Config) -> Json:
         return {"said": 1}
 
-    def findings(self, item: pytest.Item, told: Mapping[int, Json]) -> str:
-        return f"heard {dict(told)}"
+    def findings(self, item: pytest.Item, by_rank: Mapping[int, Json]) -> str:
+        return f"heard {dict(by_rank)}"
 
 
 class Breaks(Talks):

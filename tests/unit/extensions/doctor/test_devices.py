@@ -59,7 +59,7 @@ def test_gpus_are_named(install: Install) -> None:
     assert found.text == "2 GPUs: GPU-0f-0, GPU-1f-0"
 
 
-def test_instances_are_counted_and_their_limit_is_told(install: Install) -> None:
+def test_instances_are_counted_and_their_limit_is_reported(install: Install) -> None:
     install("nvidia-smi", listing(1, instances=2))
     found, limit = about("NVIDIA")
     assert found.text == "1 GPUs with 2 MIG instances: GPU-0f-0"

@@ -41,7 +41,7 @@ def test_gpus_with_their_memory() -> None:
     assert "NVIDIA H200 (9.0, 144384 MiB, 143360 free)" in lines["torch's GPUs"].text
 
 
-def test_counts_that_differ_are_told() -> None:
+def test_counts_that_differ_are_reported() -> None:
     line = found({**CUDA, "gpus": [GPU, GPU]}, gpus=1)["torch's GPUs"]
     assert line.level is Level.NOTE
     assert line.text == "torch sees 2, the plugin counts 1"

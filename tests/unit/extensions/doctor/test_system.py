@@ -63,7 +63,7 @@ def test_a_long_temporary_directory_stops(monkeypatch: pytest.MonkeyPatch) -> No
     assert found.fix.startswith("Set TMPDIR")
 
 
-def test_folders_of_the_dead_are_told_and_stay(
+def test_folders_of_the_dead_are_reported_and_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

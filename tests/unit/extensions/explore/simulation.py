@@ -177,7 +177,7 @@ def _recorded(events: Mapping[RankThread, Sequence[Event]]) -> Threads:
 
 class Explored(NamedTuple):
     schedules: list[Schedule]
-    """Those that were tried; the last one has failed, if one did."""
+    """The schedules that were tried; the last one has failed, if one did."""
     failed: bool
     unreached: list[Schedule]
     exploration: Exploration

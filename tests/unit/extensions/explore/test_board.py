@@ -13,7 +13,7 @@ RANKS = 3
 
 @pytest.fixture
 def boards(tmp_path: Path) -> list[Board]:
-    """That of each rank, in one file."""
+    """The board as each rank sees it, in one file."""
     path = tmp_path / "board"
     path.write_bytes(bytes(size(RANKS)))
     return [Board(str(path), rank, RANKS) for rank in range(RANKS)]
@@ -31,7 +31,7 @@ def test_a_rank_writes_its_row_and_all_read_it(boards: list[Board]) -> None:
     assert not boards[0].progress()
 
 
-def test_a_new_board_says_that_all_compute_and_nobody_is_held(boards: list[Board]) -> None:
+def test_all_compute_and_nobody_is_held_on_a_new_board(boards: list[Board]) -> None:
     assert State(boards[0].get(2, Field.STATE)) is State.COMPUTES
     assert not boards[0].is_any_held()
     assert {boards[0].turn(hold) for hold in range(HOLDS)} == {Turn.COMING}

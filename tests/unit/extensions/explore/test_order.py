@@ -197,7 +197,7 @@ def test_order_goes_through_a_third_rank() -> None:
 
 
 def test_ten_thousand_events_take_less_than_a_second() -> None:
-    """In the middle half are collectives of all threads, whose order goes through everybody."""
+    """The events are collectives of all threads, whose order goes through everybody."""
     made: list[Event] = []
     for at in range(1_250):
         names = [f"{at} {thread}" for thread in range(8)]
@@ -213,7 +213,7 @@ def test_ten_thousand_events_take_less_than_a_second() -> None:
 
 
 @pytest.mark.parametrize("takes", [["nobody"], ["own"], ["own", "nobody", "late"], ["two"]])
-def test_a_token_that_says_nothing_orders_nothing(takes: list[str]) -> None:
+def test_a_token_of_no_earlier_event_orders_nothing(takes: list[str]) -> None:
     threads = by_threads(
         [
             event(0, 1, gives=["two"]),

@@ -78,7 +78,7 @@ def test_a_schedule_written_by_hand_may_have_spaces_between_holds() -> None:
         ("1@begin#1+1.0@begin#1", "has the hold '1@begin#1' twice"),
     ],
 )
-def test_what_is_no_schedule_is_told(text: str, why: str) -> None:
+def test_what_is_no_schedule_is_an_error(text: str, why: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse_schedule(text)
     assert why in str(caught.value)

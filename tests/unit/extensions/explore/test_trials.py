@@ -278,7 +278,7 @@ def test_a_race_is_found_by_the_smallest_schedule(
     ],
 )
 def test_no_single_hold_shows_what_needs_two(program: Program) -> None:
-    """So that the cases above are what they are meant to be."""
+    """The programs of the cases above do need two holds, as they are meant to."""
     points = [
         Hold(each.thread, each.point, each.number)
         for events in run(program).threads
@@ -328,7 +328,7 @@ def test_each_kind_comes_once_before_another_rank_is_held_for_any() -> None:
 
 
 def test_what_a_line_does_in_a_library_is_tried_for_each_operation() -> None:
-    """The same two lines, whose calls remove and rename; then another file."""
+    """Two lines conflict in calls that remove and in calls that rename; then in another file."""
 
     def program(world: World) -> dict[RankThread | int, Thread]:
         files = {"a": "", "b": "", "c": ""}
@@ -371,7 +371,7 @@ def test_a_late_begin_is_paired_only_if_it_turns_around_what_no_other_hold_does(
 
 
 def test_pairs_of_kinds_come_by_turns_and_two_holds_of_one_thread_last() -> None:
-    """Of a, b and c rank 0 writes two first and rank 1 the third."""
+    """Rank 0 writes two of the files a, b and c first, and rank 1 the third."""
 
     def program(world: World) -> dict[RankThread | int, Thread]:
         def rank(number: int) -> Thread:
@@ -435,7 +435,7 @@ def test_what_an_earlier_hold_has_turned_around_needs_none() -> None:
 
 
 def test_a_conflict_whose_hold_ended_too_soon_is_tried_but_not_turned() -> None:
-    """As where the other rank comes to its point only after the bound of the hold."""
+    """The other rank comes to its point only after the bound of the hold."""
     held = event(0, 1, "open:a", site="t.py:1", uses=[changes("a")])
     other = event(1, 2, "open:a", site="t.py:2", uses=[reads("a")])
     more = event(0, 1.1, "open:b", site="t.py:3", uses=[changes("b")])
@@ -556,7 +556,7 @@ def test_the_lines_of_a_finding() -> None:
     assert (conflict.first.site, conflict.second.site) == ("t.py:5", "t.py:9")
 
 
-def test_of_a_late_begin_the_last_conflict_that_it_has_turned_is_told() -> None:
+def test_a_late_begin_is_shown_by_the_last_conflict_that_it_has_turned() -> None:
     def turned(program: Program, hold: Hold) -> str:
         exploration = Exploration()
         exploration.ran((), run(program).threads)
@@ -575,7 +575,7 @@ def test_of_two_holds_each_has_its_conflict() -> None:
     assert [each.first.site for each in turned.values()] == ["t.py:1", "t.py:7"]
 
 
-def test_of_a_second_hold_it_is_told_what_it_has_turned_back() -> None:
+def test_a_second_hold_is_shown_by_what_it_has_turned_back() -> None:
     result = explore(two_holders_of_a_lock)
     late, back = result.exploration.turned(result.schedules[-1]).values()
     assert (late.first.thread, late.first.point) == (RankThread(0), "open:lock")
@@ -631,8 +631,8 @@ def test_the_same_records_give_the_same_trials_and_each_once(steps: list[tuple[i
 @settings(deadline=None, max_examples=40)
 @given(_STEPS)
 def test_all_orders_of_the_conflicts_are_seen_in_the_end(steps: list[tuple[int, str]]) -> None:
-    """In these programs each hold turns its conflicts around: whatever conflicts in a plain run
-    has come in both orders, if no conflict is open."""
+    """Each hold turns its conflicts around in these programs: whatever conflicts in a plain run has
+    come in both orders, if no conflict is open."""
     program = drawn(steps)
     result = explore(program, 200)
     assert result.exploration.open_kinds == 0

@@ -46,7 +46,7 @@ def test_the_heading_of_a_finding() -> None:
     assert shown(hold, {hold: "trainer.py:88"}, {hold: TOO_EARLY}) == textwrap.dedent(text)
 
 
-def test_the_heading_of_a_replay_says_nothing_of_other_runs() -> None:
+def test_the_heading_of_a_replay_leaves_out_other_runs() -> None:
     hold = "1@open:best.ckpt#1"
     assert shown(hold, {}, others="") == "fails when rank 1 is late before open(best.ckpt)"
 
@@ -166,7 +166,7 @@ def test_a_use_without_a_line_of_the_users_has_none() -> None:
         ((1, 1, 1, 5), "explored: 1 conflict, not all orders, 1 undecided, 5 runs"),
     ],
 )
-def test_what_a_green_test_says(counts: tuple[int, int, int, int], text: str) -> None:
+def test_what_is_shown_beside_a_green_test(counts: tuple[int, int, int, int], text: str) -> None:
     assert words.explored(*counts) == text
 
 
@@ -186,7 +186,7 @@ def test_a_point_that_was_not_reached(schedule: str, passed: int, text: str) -> 
     assert "--ddp-explore=20" in fix
 
 
-def test_what_a_hang_text_says_of_a_held_thread() -> None:
+def test_words_for_a_held_thread_in_a_hang_text() -> None:
     assert words.held_phase(BEST) == "held before open(best.ckpt)"
     assert words.held_phase(Hold(RankThread(0), "begin")) == "held at its begin"
 

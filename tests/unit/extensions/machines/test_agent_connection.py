@@ -110,7 +110,7 @@ def test_an_agent_is_let_in_and_heard(house: House) -> None:
     house.lines[0].close()
 
 
-def test_an_agent_with_another_secret_is_told_so_and_remembered(house: House) -> None:
+def test_an_agent_with_another_secret_gets_the_reason_and_is_remembered(house: House) -> None:
     said = house.knock(b"of another session")
     assert isinstance(said, str)
     assert "wrong session secret" in said
@@ -136,7 +136,7 @@ def test_garbage_ends_the_connection_at_once(house: House, said: bytes) -> None:
 
 
 def test_garbage_of_a_peer_that_is_gone_already_ends_nothing_else(house: House) -> None:
-    """It has no address any more, by which it could be named."""
+    """The peer has no address any more, by which it could be named."""
     with house.stranger() as peer:
         house.turn_until(lambda: bool(house.door._peers))
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -148,7 +148,7 @@ def test_garbage_of_a_peer_that_is_gone_already_ends_nothing_else(house: House) 
     house.lines[0].close()
 
 
-def test_who_says_nothing_is_hung_up_on(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_sends_nothing_is_hung_up_on(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_connection, "_PROOF_LIMIT", 0.2)
     with house.stranger() as peer:
         assert hung_up(house, peer)
@@ -187,7 +187,7 @@ def test_a_line_that_somebody_writes_into_ends(house: House) -> None:
     house.lines[0].close()
 
 
-def test_a_line_says_that_it_lives(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_sends_signs_of_life(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_connection, "HEARTBEAT", 0.0)
     agent = house.knock(SECRET)
     assert isinstance(agent, AgentConnection)

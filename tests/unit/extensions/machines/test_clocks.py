@@ -1,4 +1,4 @@
-"""How far a machine's clocks are said to be ahead, and by how much that may be wrong."""
+"""The estimate of how far a machine's clocks are ahead, and by how much it may be wrong."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ WAYS = st.integers(0, 500 * MS)
 
 
 @given(st.integers(-HOUR, HOUR), WAYS, WAYS, WAYS)
-def test_the_truth_lies_within_what_is_said(ahead: int, there: int, back: int, held: int) -> None:
+def test_the_truth_lies_within_the_uncertainty(
+    ahead: int, there: int, back: int, held: int
+) -> None:
     """Whatever the ways took: unlike ways bias the middle, by half of their difference."""
     taken = sample(0, ahead, there, back, held)
     assert abs(taken.ahead - ahead) <= taken.uncertainty(taken.returned) + 1
@@ -42,7 +44,8 @@ def test_the_shortest_round_trip_counts() -> None:
 
 
 def test_a_clock_that_drifts_is_followed() -> None:
-    """By 50 us a second for ten minutes, in which the first round trips were the shortest."""
+    """The clock drifts by 50 us a second for ten minutes; the first round trips are the
+    shortest."""
     taken: deque[Sample] = deque(maxlen=module._KEPT)
     for second in range(600):
         at, truth = second * 1000 * MS, second * 50_000

@@ -67,7 +67,7 @@ class Session:
         return line
 
     def hear(self, kind: type[Message]) -> Any:
-        """The next message of a kind that the coordinator tells the controller."""
+        """The next message of a kind that the coordinator sends to the controller."""
         return _within(lambda: self._next(kind))
 
     def _next(self, kind: type[Message]) -> Message | None:
@@ -161,15 +161,13 @@ def test_a_machine_that_was_lost_cannot_come_back(of_two: Session) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"nodes": 3}, {"node": 2, "nodes": 2}, {"node": 2}])
-def test_a_machine_that_was_told_of_others_is_refused(
-    of_two: Session, changes: dict[str, int]
-) -> None:
+def test_a_machine_with_other_settings_is_refused(of_two: Session, changes: dict[str, int]) -> None:
     said = refusal(of_two.join(1, **changes))
     assert "WORLD_SIZE is the same on all nodes, and RANK is below it" in said
     assert of_two.hear(Unfit).problem == said
 
 
-def test_gpus_of_a_machine_are_told_and_leased_there(of_two: Session) -> None:
+def test_gpus_of_a_machine_are_reported_and_leased_there(of_two: Session) -> None:
     line = of_two.join(1, gpus=["GPU-a", "GPU-b"], gpu_kind="xpu")
     expected = NodeJoined(1, "m1", "127.0.0.1", ("GPU-a", "GPU-b"), "xpu")
     assert of_two.hear(NodeJoined) == expected
@@ -190,8 +188,8 @@ def test_gpus_of_a_machine_are_told_and_leased_there(of_two: Session) -> None:
     assert of_two.hear(GpusLeased) == answer
 
 
-def test_an_agent_that_tells_of_no_gpus_is_told_what_does_not_fit(of_two: Session) -> None:
-    """One of an older version, whose versions are looked at after it has joined."""
+def test_an_agent_that_reports_no_gpus_gets_the_reason_why_it_does_not_fit(of_two: Session) -> None:
+    """The agent is of an older version; versions are compared after it has joined."""
     of_two.join(1, versions={**version_check.versions(), "pytest-ddp": "0.0.1"})
     assert of_two.hear(NodeJoined).gpus == ()
     assert "pytest-ddp is 0.0.1 there" in of_two.hear(Unfit).problem

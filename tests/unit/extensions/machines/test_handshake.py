@@ -80,12 +80,12 @@ def test_a_stranger_is_refused_at_the_first_bytes_too_many(said: bytes) -> None:
         ServerHandshake(SECRET).open(said)
 
 
-def test_a_stranger_that_says_little_is_neither_let_in_nor_parsed() -> None:
+def test_a_stranger_that_sends_little_is_neither_let_in_nor_parsed() -> None:
     assert ServerHandshake(SECRET).open(b"GET /") is None
 
 
 def test_a_proof_is_of_one_connection() -> None:
-    """Who has listened to another connection cannot use what was said there."""
+    """Who has listened to another connection cannot use what was sent there."""
     first, second = ServerHandshake(SECRET), ServerHandshake(SECRET)
     knock = ClientHandshake(SECRET, first.greeting)
     assert first.open(knock.answer) is not None

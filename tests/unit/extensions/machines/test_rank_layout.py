@@ -54,7 +54,7 @@ def test_ranks_fill_machines_in_order(
         (8, 1, 2, 4, "nodes=1: 8 ranks on one machine needed, at most 4 allowed"),
     ],
 )
-def test_too_few_machines_are_told_with_the_numbers(
+def test_too_few_machines_are_an_error_with_the_numbers(
     world_size: int, asked: int, nodes: int, most: int | None, words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):

@@ -82,7 +82,7 @@ def test_a_record_has_the_time_of_this_machine(ends: Ends) -> None:
     assert before <= record.moment <= time.monotonic()
 
 
-def test_an_end_is_told_after_all_else(ends: Ends) -> None:
+def test_an_end_is_sent_after_all_else(ends: Ends) -> None:
     for number in range(20_000):
         ends.proxy.channel.send(Began(number), more=True)
     ends.proxy.exited = RankExited(3, 0)

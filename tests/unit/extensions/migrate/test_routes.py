@@ -1,4 +1,4 @@
-"""By which route a test of an existing suite can run on ranks."""
+"""The route by which a test of an existing suite can run on ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def test_it():
 
 
 def found(folder: Path, **files: str) -> dict[str, Found]:
-    """By the test's name, of a suite with these files; ``conftest`` and others need no test."""
+    """What is found in a suite with these files, by the test's name; ``conftest`` and others need
+    no test."""
     for name, text in files.items():
         file = folder / f"{name.replace('__', '/').replace('//init/', '/__init__')}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -471,7 +472,7 @@ def test_forkserver_is_named(tmp_path: Path, context: str) -> None:
 
 
 @pytest.mark.parametrize("what", UNKNOWN)
-def test_what_cannot_be_known_is_said(tmp_path: Path, what: str) -> None:
+def test_what_cannot_be_known_has_a_reason(tmp_path: Path, what: str) -> None:
     text, reason = UNKNOWN[what]
     (one,) = found(tmp_path, test_it=text).values()
     assert (one.route, one.reason) == (Route.UNKNOWN, reason)
@@ -621,13 +622,13 @@ def test_a_pool_that_conftest_has_made(tmp_path: Path) -> None:
     assert (way["test_it"].route, way["test_alone"].route) == (Route.NONE, Route.PLAIN)
 
 
-def test_a_file_that_is_no_python_is_told_of(tmp_path: Path) -> None:
+def test_a_file_that_is_no_python_is_reported(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_it(:")
     suite = Suite.read([tmp_path])
     assert list(suite.broken) == [tmp_path / "test_it.py"]
 
 
-def test_a_file_that_is_not_there_is_told_of(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_reported(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").symlink_to(tmp_path / "gone.py")
     (tmp_path / "test_other.py").write_text(SPAWN)
     suite = Suite.read([tmp_path])

@@ -60,5 +60,5 @@ def history(rank: int, program: str, members: Mapping[str, Sequence[int]]) -> Hi
 
 
 def histories(programs: Sequence[str], members: Mapping[str, Sequence[int]]) -> dict[int, History]:
-    """Those of all ranks."""
+    """The histories of all ranks, by rank."""
     return {rank: history(rank, program, members) for rank, program in enumerate(programs)}

@@ -54,7 +54,7 @@ def test_dtypes_are_those_of_torchs_header() -> None:
         (dist.batch_isend_irecv, "all ranks of the ``group`` must participate in this API call"),
     ],
 )
-def test_torchs_documents_say_so(said_by: object, words: str) -> None:
+def test_torchs_documents_contain_the_words(said_by: object, words: str) -> None:
     assert words in " ".join((inspect.getdoc(said_by) or "").split())
 
 

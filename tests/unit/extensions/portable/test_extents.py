@@ -54,14 +54,16 @@ def test_overlap_is_a_common_byte(one: str, other: str) -> None:
     assert overlap(extent_of(VIEWS[one]), extent_of(VIEWS[other])) == shared
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_what_has_no_memory_or_too_many_pieces_is_unknown() -> None:
     assert extent_of(torch.zeros(3, device="meta")) is None
     assert extent_of(torch.eye(3).to_sparse()) is None
+    assert extent_of(torch.nested.nested_tensor([torch.ones(2)])) is None
     assert extent_of(torch.zeros(20_000)[::2]) is None
     assert not overlap(None, extent_of(BASE))
 
 
-def test_without_is_what_sets_of_bytes_say() -> None:
+def test_without_is_the_difference_of_sets_of_bytes() -> None:
     chance = random.Random(3)
     for _ in range(500):
         one, other = ({chance.randrange(20) for _ in range(chance.randrange(12))} for _ in "ab")

@@ -87,7 +87,7 @@ PLACE = "/home/somebody/project/training/tests/distributed/test_pipeline_schedul
 
 
 def _of_all_kinds() -> Iterator[PortabilityFinding]:
-    """With names as long as those of real programs."""
+    """Yield findings of all kinds, with names as long as those of real programs."""
     yield from found_by_all({0: _sent("a", "b"), 1: _sent("b", "a")})
     yield lost_handle(LONG, PLACE, PLACE)
     yield unread_results(123, ((LONG, PLACE),))

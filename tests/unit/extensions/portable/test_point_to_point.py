@@ -62,7 +62,7 @@ def test_wrong_orders_are_named(ranks: tuple[str, ...], found: tuple[str, tuple[
     assert _found(*ranks) == [found]
 
 
-def test_lines_of_a_loop_are_told_apart() -> None:
+def test_lines_of_a_loop_are_distinguished() -> None:
     ranks = histories((">1 <2 >1 <2", ">2 <0 >2 <0", ">0 <1 >0 <1"), {})
     for history in ranks.values():
         history.steps[:] = [

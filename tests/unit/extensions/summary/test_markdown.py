@@ -124,12 +124,12 @@ def test_an_interrupt_is_in_the_heading() -> None:
     assert "<pre>\ntest_x was interrupted\n</pre>" in shown
 
 
-def test_a_session_that_did_not_end_is_said_to_be_so() -> None:
+def test_a_session_that_did_not_end_is_named_as_such() -> None:
     results = Results(failed=[Failed("a::b", "rank 0 died", "")], unread=["r: there is no file"])
     shown = render(results, "CPU")
     assert shown.startswith("### CPU: 1 failure reported before pytest was ended\n")
     assert "**Not read:** <code>r&#58; there is no file</code>" in shown
 
 
-def test_no_test_is_said_to_be_so() -> None:
+def test_a_session_without_a_test_is_named_as_such() -> None:
     assert render(Results(reports=1), "CPU") == "### CPU: no test ran\n"

@@ -1,4 +1,4 @@
-"""What result files say, of hand-made ones."""
+"""Results that are read from hand-made result files."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_failure_has_the_verdict_on_all_ranks(reports: Path) -> None:
     ]
 
 
-def test_a_diagnosis_tells_what_no_report_does(reports: Path) -> None:
+def test_a_diagnosis_adds_what_no_report_has(reports: Path) -> None:
     nodeid = "tests/test_a.py::TestB::test_hangs[x::y/z.py]"
     (reports / "known.json").write_text(_diagnosis(nodeid, "deadlock: rank 0 waits"))
     (reports / "new.json").write_text(_diagnosis("tests/test_n.py::test_n", "rank 0 died"))
@@ -82,7 +82,7 @@ def test_a_prefix_of_names_hides_no_test(reports: Path) -> None:
     assert "tests.test_a.TestB::test_hangs[x::y/z.py]" not in names
 
 
-def test_a_file_that_could_not_be_collected_says_why(reports: Path) -> None:
+def test_a_file_that_could_not_be_collected_has_the_reason(reports: Path) -> None:
     (reports / "junit.xml").write_text(REPORT.replace("E  no", COLLECTION))
     assert read([reports]).failed[-1].verdict == "ModuleNotFoundError: no x"
 
@@ -124,7 +124,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     assert "No such file or directory" in unread
 
 
-def test_a_session_that_did_not_end_is_told(tmp_path: Path) -> None:
+def test_a_session_that_did_not_end_is_reported(tmp_path: Path) -> None:
     (tmp_path / "one.json").write_text(_diagnosis("test_n.py::test_n", "rank 0 died"))
     results = read([tmp_path])
     assert results.failed == [Failed("test_n::test_n", "rank 0 died", "")]

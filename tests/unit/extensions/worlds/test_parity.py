@@ -31,7 +31,7 @@ def table(error: float, largest: float = 1.0) -> dict[TensorPlace, Deviation]:
         (65 * EPS, [], True),
         (400 * EPS, [10 * EPS, 100 * EPS], False),
         (401 * EPS, [10 * EPS, 100 * EPS], True),
-        (65 * EPS, [math.inf], True),  # a run without a finite value tells nothing
+        (65 * EPS, [math.inf], True),  # a run without a finite value is no evidence
         (math.inf, [1.0], True),
     ],
 )

@@ -27,7 +27,7 @@ def model(ddp):
 
 
 def batches(ddp):
-    """Each step's batch of all ranks, the same everywhere."""
+    """Return a batch for each step, with the samples of all ranks; equal on every rank."""
     numbers = torch.Generator().manual_seed(1)
     return [torch.randn(2 * ddp.world_size, 4, generator=numbers).to(ddp.device) for _ in range(3)]
 

@@ -1,4 +1,4 @@
-"""Which parts of the selftest run where, and that each says what it expects."""
+"""Which parts of the selftest run where, and that each declares what it expects."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def test_more_gpus_more_parts(gpus: int, more: list[str]) -> None:
     assert names(gpus) == ["gloo", "workers", *more]
 
 
-def test_what_cannot_run_says_why() -> None:
+def test_what_cannot_run_has_a_reason() -> None:
     obstacles = {part.name: part.obstacle(1) for part in selftest_cases(1)}
     assert obstacles["nccl-verdicts"] == "it needs 2 GPUs, and 1 are usable"
     absent = SelftestCase("p", "", (), "gloo", 2, modules=("no_such_module",))
     assert absent.obstacle(0) == "no_such_module is not installed"
 
 
-def test_ranks_share_gpus_only_where_the_part_says_so() -> None:
+def test_ranks_share_gpus_only_where_the_part_allows_it() -> None:
     for gpus in range(12):
         for part in selftest_cases(gpus):
             room = 2 * gpus if "--ddp-ranks-per-gpu=2" in part.arguments else gpus

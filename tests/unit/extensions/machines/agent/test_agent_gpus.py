@@ -35,7 +35,7 @@ def order(number: int, count: int = 2, limit: float = 60.0, ranks_per_gpu: int =
     return LeaseGpus(number, 1, count, ranks_per_gpu, limit, f"test {number}")
 
 
-def test_what_is_told_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_agent_reports_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert module.found() == {"gpus": ("GPU-one", "GPU-two"), "gpu_kind": "cuda"}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert module.found()["gpus"] == ("GPU-two",)
@@ -43,7 +43,7 @@ def test_what_is_told_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert module.found()["gpus"] == ()
 
 
-def test_what_is_free_is_leased_at_once_and_told_once(leases: Leases) -> None:
+def test_what_is_free_is_leased_at_once_and_answered_once(leases: Leases) -> None:
     leases.take(order(1))
     assert list(leases.answers()) == [GpusLeased(1, (0, 1))]
     assert list(leases.answers()) == []
@@ -69,7 +69,7 @@ def test_a_wait_that_is_left_off_gives_back_what_it_has(leases: Leases) -> None:
     assert list(leases.answers()) == [GpusLeased(3, (1,))]
 
 
-def test_a_wait_that_is_too_long_says_who_holds_them(leases: Leases) -> None:
+def test_the_refusal_after_too_long_a_wait_names_who_holds_them(leases: Leases) -> None:
     leases.take(order(1))
     list(leases.answers())
     leases.take(order(2, limit=0.1))

@@ -40,7 +40,7 @@ KNOWN = [{"NodeID": "ff01", "NodeManagerAddress": "10.0.0.1"}]
         (" ff01: cpu, uninitialized", ""),
     ],
 )
-def test_nodes_on_their_way_are_told_in_ray_s_words(pending: str, words: str | None) -> None:
+def test_nodes_on_their_way_are_shown_in_ray_s_words(pending: str, words: str | None) -> None:
     expected = "cpu, 1 launching, 10.0.0.2: cpu, setting-up" if words is None else words
     assert coming(SAID.format(pending=pending), KNOWN) == expected
 
@@ -50,7 +50,7 @@ def test_other_words_are_no_sign(said: str) -> None:
     assert coming(said, KNOWN) == ""
 
 
-def test_a_wait_tells_a_node_on_its_way_by_each_of_its_names(
+def test_a_wait_shows_a_node_on_its_way_by_each_of_its_names(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Ray calls it by another one from moment to moment; and once it is there, not at all."""

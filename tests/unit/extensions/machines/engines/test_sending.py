@@ -71,7 +71,7 @@ def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
 
 
 def test_an_agent_whose_starter_has_ended_ends(tmp_path: Path) -> None:
-    """It does not try for two minutes to reach a coordinator that may be gone as well."""
+    """The agent does not try for two minutes to reach a coordinator that may be gone as well."""
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         port = nobody.getsockname()[1]
     ended = run(role() | {"port": port, "folder": str(tmp_path)})
@@ -79,7 +79,7 @@ def test_an_agent_whose_starter_has_ended_ends(tmp_path: Path) -> None:
     assert f"cannot reach node 0 at 127.0.0.1:{port}" in ended.stderr
 
 
-def test_the_end_of_what_a_command_said_is_told() -> None:
+def test_the_end_of_a_commands_output_is_the_reason() -> None:
     said = "a warning\n\nTraceback\n  File\nModuleNotFoundError: No module named 'torch'\n"
     assert sending.how_it_ended("its command", 1, said) == (
         "its command ended with code 1: Traceback / File / "

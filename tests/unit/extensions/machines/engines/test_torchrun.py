@@ -1,4 +1,4 @@
-"""What a launcher's variables say."""
+"""The engine torchrun, as it is read from a launcher's variables."""
 
 from __future__ import annotations
 
@@ -77,6 +77,8 @@ def test_so_do_those_of_another_launcher_with_a_secret() -> None:
         (BARE, "Set PYTEST_DDP_SECRET to the same random text on all nodes"),
     ],
 )
-def test_what_is_wrong_is_told_with_the_way_out(environment: dict[str, str], words: str) -> None:
+def test_what_is_wrong_is_an_error_with_the_way_out(
+    environment: dict[str, str], words: str
+) -> None:
     with pytest.raises(EngineError, match=words):
         Torchrun.from_environment(environment)
