@@ -138,10 +138,11 @@ parity: LIMIT = 3600
 parity: $(READY)
 	timeout -k 10 $(LIMIT) $(BIN)/python -m fidelity.parity --write </dev/null
 
-# Explores programs with known races and legal ones, and compares with other ways to find the races;
-# writes docs/races.md; at most an hour.
+# Explores programs with known races and legal ones, and tests of torch, and compares with other ways
+# to find the races; writes docs/races.md; prints what exploring costs. At most an hour on two cores.
 races: LIMIT = 3600
 races: $(READY)
+	$(BIN)/python -m benchmarks explored </dev/null
 	timeout -k 10 $(LIMIT) $(BIN)/python -m fidelity.races --table --write </dev/null
 
 # Checks parts of other people's libraries, in an environment of their own; writes

@@ -2,8 +2,8 @@
 
 ``--truth`` proves without exploring that each race fails under its delays, and that each legal
 program passes under sleeps at all of its places. ``--table`` compares how races are found, in
-equal wall time for each race, and shows whether a legal program is accused; ``--write`` puts it
-into docs/races.md.
+equal wall time for each race, and shows whether a legal program is accused, or a test of torch's
+own changes its verdict; ``--write`` puts it into docs/races.md.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from fidelity.races.adopted import Adopted, adopted
 from fidelity.races.exploring import Exploration
 from fidelity.races.records import Program, programs
 from fidelity.races.table import Effort, Row, accused, explorations, line, page, row
@@ -42,7 +43,9 @@ def main(arguments: Sequence[str]) -> int:
     if given.truth:
         mistakes += sum(not _is_proved(program) for program in chosen)
     if given.table:
-        mistakes += _compared(chosen, Effort(given.sessions, given.replays), write_it=given.write)
+        torchs = None if given.only or given.kind else adopted()
+        effort = Effort(given.sessions, given.replays)
+        mistakes += _compared(chosen, effort, torchs, write_it=given.write)
     return 1 if mistakes else 0
 
 
@@ -55,9 +58,11 @@ def _is_proved(program: Program) -> bool:
     return found.is_proved
 
 
-def _compared(chosen: Sequence[Program], effort: Effort, *, write_it: bool) -> int:
+def _compared(
+    chosen: Sequence[Program], effort: Effort, torchs: Adopted | None, *, write_it: bool
+) -> int:
     """Print the table, and the texts of what was not judged as it should be; how many were not."""
-    mistakes = 0
+    mistakes = 0 if torchs is None else len(torchs.changed)
     rows: list[Row] = []
     for race in (program for program in chosen if program.is_race):
         rows.append(row(race, effort))
@@ -70,7 +75,7 @@ def _compared(chosen: Sequence[Program], effort: Effort, *, write_it: bool) -> i
     if accused(explored):
         mistakes += len(accused(explored))
         _tell(", ".join(accused(explored)), explored)
-    made = page(rows, explored)
+    made = page(rows, explored, torchs)
     print(made)
     if write_it:
         write(made)

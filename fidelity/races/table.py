@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
+from fidelity.races.adopted import Adopted
 from fidelity.races.exploring import RUNS, Exploration, explore, replays
 from fidelity.races.records import Program
 from fidelity.races.rivals import WAYS, Attempt, attempt, points
@@ -109,8 +110,9 @@ def busy(is_busy: bool) -> Iterator[None]:
             process.wait()
 
 
-def page(races: Sequence[Row], legal: Sequence[Exploration]) -> str:
-    """The table of races, what was said of legal programs, and what both come to."""
+def page(races: Sequence[Row], legal: Sequence[Exploration], torchs: Adopted | None = None) -> str:
+    """The table of races, what was said of legal programs and of torch's own tests, and how holds
+    ended."""
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "pytest"))
     lines = [f"{datetime.date.today()}, {versions}, {os.cpu_count()} cores.", ""]
     if races:
@@ -133,6 +135,8 @@ def page(races: Sequence[Row], legal: Sequence[Exploration]) -> str:
             f"accused: {names}; undecided: {undecided}.",
             "",
         ]
+    if torchs is not None:
+        lines += [str(torchs), ""]
     every = [*(one for each in races for one in each.explored), *legal]
     bounded, holds = sum(one.bounded for one in every), sum(one.holds for one in every)
     lines += [f"{bounded} of {holds} holds ended by time.", ""]

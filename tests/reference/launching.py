@@ -23,7 +23,7 @@ import pytest
 from tests.warm import interpreter
 
 REPOSITORY = Path(__file__).parents[2]
-LIMIT = 240.0
+LIMIT = 600.0
 """Seconds for a program to start its ranks, train and end; it needs about 10 on two idle cores."""
 _GRACE = 5.0
 """Seconds for a launcher that is to stop, to stop its ranks and clean up."""
