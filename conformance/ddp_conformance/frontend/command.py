@@ -331,7 +331,7 @@ def _listing() -> Iterator[str]:
             guarantee.statement, 78, initial_indent=" " * 9, subsequent_indent=" " * 9
         )
     yield "\ntraits:"
-    width = max(map(len, TRAITS)) + 1
+    width = max(map(len, TRAITS)) + 2
     for name, meaning in TRAITS.items():
         indent = " " * (2 + width)
         yield from textwrap.wrap(
