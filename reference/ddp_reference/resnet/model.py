@@ -47,11 +47,16 @@ class ResNet(nn.Module):
     """Class scores of square or other images of any size.
 
     ``blocks`` gives the number of blocks per stage; each stage after the first halves
-    the resolution and doubles the width.
+    the resolution and doubles the width. Raises ``ValueError`` for a size below 1.
     """
 
     def __init__(self, num_classes: int, blocks: Sequence[int], width: int, stem: Stem) -> None:
         super().__init__()
+        if min(num_classes, width, *blocks) < 1:
+            raise ValueError(
+                f"num_classes={num_classes}, blocks={tuple(blocks)} and width={width} "
+                "must all be at least 1"
+            )
         self.stem = _stem(stem, width)
         self.stages = nn.Sequential()
         channels = width

@@ -26,3 +26,10 @@ def test_smallest_resolution_trains_on_one_image_and_half_of_it_does_not(stem: S
     model(torch.zeros(1, 3, least, least))
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         model(torch.zeros(1, 3, least // 2, least // 2))
+
+
+@pytest.mark.parametrize("values", [(0, (1,), 4), (2, (1, 0), 4), (2, (1,), 0)])
+def test_sizes_below_one_are_refused(values: tuple[int, tuple[int, ...], int]) -> None:
+    classes, blocks, width = values
+    with pytest.raises(ValueError, match="at least 1"):
+        ResNet(classes, blocks, width, "small")
