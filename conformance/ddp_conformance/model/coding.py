@@ -23,7 +23,7 @@ from ddp_conformance.framework.places import call_site
 from ddp_conformance.launched.history import Happened
 from ddp_conformance.launched.journal import Journal
 from ddp_conformance.launched.order import Order
-from ddp_conformance.launched.process.optimizing import digest
+from ddp_conformance.launched.process.optimizing import digest, parameters_in
 from ddp_conformance.launched.process.saving import bare_name
 from ddp_conformance.launched.rank_devices import join, leave
 from ddp_conformance.model.history import Coded, Reduced, SteppedWith
@@ -233,11 +233,10 @@ class Coder:
 
     def _gradients_of(self, optimizer: Optimizer) -> SteppedWith:
         found: defaultdict[str, tuple[int, ...]] = defaultdict(tuple)
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                name = self._names.get(id(parameter))
-                if name is not None and not isinstance(parameter, DTensor):
-                    found[name] = _nonzero(parameter.grad)
+        for parameter in parameters_in(optimizer):
+            name = self._names.get(id(parameter))
+            if name is not None and not isinstance(parameter, DTensor):
+                found[name] = _nonzero(parameter.grad)
         return SteppedWith(self._rank, self._step, tuple(found.items()))
 
 

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ddp_conformance.launched.process.optimizing import callers, digest
+from ddp_conformance.launched.process.optimizing import callers, digest, parameters_in
 from ddp_conformance.launched.process.saving import bare_name
 from ddp_conformance.model.history import (
     Buffers,
@@ -360,8 +360,7 @@ class StepObserver:
         )
 
     def _own_gradients(self, optimizer: Optimizer) -> str:
-        parameters = (p for group in optimizer.param_groups for p in group["params"])
-        return digest([p.grad for p in parameters if p.grad is not None])
+        return digest([p.grad for p in parameters_in(optimizer) if p.grad is not None])
 
     def _called(
         self, optimizer: Optimizer, taken: Taken = "at the step", *, gives: bool = True
@@ -413,8 +412,7 @@ class StepObserver:
         return bool(self._owned(optimizer))
 
     def _owned(self, optimizer: Optimizer) -> list[str]:
-        parameters = (p for group in optimizer.param_groups for p in group["params"])
-        return [self._names[id(one)] for one in parameters if id(one) in self._names]
+        return [self._names[id(one)] for one in parameters_in(optimizer) if id(one) in self._names]
 
 
 def _unlike_one_process(module: nn.Module) -> Literal["BatchNorm", "Dropout"] | None:

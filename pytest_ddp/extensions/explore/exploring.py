@@ -228,7 +228,7 @@ class TestRuns:
         self._made += 1
         threads = _threads(result)
         if schedule:
-            turns = [self._board.turn(place) for place in range(len(schedule))]
+            turns = self._turns(schedule)
             self._tally.holds += sum(turn is not Turn.COMING for turn in turns)
             self._tally.expired += turns.count(Turn.EXPIRED)
         else:
@@ -260,14 +260,18 @@ class TestRuns:
         return words.not_reached(hold, passed.get(hold.point, 0))
 
     def _any_reached(self, schedule: Schedule) -> bool:
-        return any(self._turn(place) is not Turn.COMING for place in range(len(schedule)))
+        return any(turn is not Turn.COMING for turn in self._turns(schedule))
+
+    def _turns(self, schedule: Schedule) -> list[Turn]:
+        """How far each hold of a schedule is."""
+        return [self._turn(place) for place in range(len(schedule))]
 
     def _turn(self, place: int) -> Turn:
         assert self._board is not None
         return self._board.turn(place)
 
     def _has_expired(self, schedule: Schedule) -> bool:
-        return any(self._turn(place) is Turn.EXPIRED for place in range(len(schedule)))
+        return Turn.EXPIRED in self._turns(schedule)
 
     def _is_late_timeout(self, schedule: Schedule, result: RunResult) -> bool:
         """Whether the test ran out of time, and may have because a hold was long, and not by a
@@ -275,7 +279,7 @@ class TestRuns:
         assert self._board is not None
         held = sum(self._board.seconds(place) for place in range(len(schedule)))
         # A hold that had not ended by then began so late that its bound had not come either.
-        still_held = any(self._turn(place) is Turn.HELD for place in range(len(schedule)))
+        still_held = Turn.HELD in self._turns(schedule)
         is_late = still_held or held + self._seconds > _NEAR * self._launch.timeout
         return is_late and codes.TIMEOUT in result.codes
 

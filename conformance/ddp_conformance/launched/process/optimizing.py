@@ -56,7 +56,7 @@ class Optimizing:
             named = nn.Module.named_parameters(module)
             found.update({id(p): (name, p) for name, p in named if p.requires_grad})
         if not self._wrapped:
-            owned = list(_owned(optimizer))
+            owned = list(parameters_in(optimizer))
             found = {id(p): (f"parameter {i}", p) for i, p in enumerate(owned) if p.requires_grad}
         return found
 
@@ -73,7 +73,7 @@ class Optimizing:
         live = self._live(optimizer)
         tensors = [tensor for _, tensor in live.values()]
         after = [digest([tensor]) for tensor in tensors]
-        owned = {id(parameter): parameter for parameter in _owned(optimizer)}
+        owned = {id(parameter): parameter for parameter in parameters_in(optimizer)}
         self._journal.add(
             Optimized(
                 self._rank,
@@ -105,7 +105,8 @@ def callers() -> Iterator[Optimizer]:
         frame = frame.f_back
 
 
-def _owned(optimizer: Optimizer) -> Iterator[Tensor]:
+def parameters_in(optimizer: Optimizer) -> Iterator[Tensor]:
+    """The parameters of an optimizer, group by group."""
     for group in optimizer.param_groups:
         yield from group["params"]
 

@@ -87,7 +87,7 @@ def in_a_group(request: pytest.FixtureRequest, new_suite: Callable[[], Suite]) -
 
 
 def test_a_group_that_the_conftest_makes_at_its_import(in_a_group: Finished) -> None:
-    """The conftest makes a new group on new ranks; that of the pytest process talks to nobody."""
+    """The conftest makes a new group on new ranks; that of the pytest process reaches no rank."""
     assert in_a_group["test_first"].verdict == "passed"
     failed = in_a_group["test_fails_on_one"]
     assert failed.phase("call").message == "rank 2: assert 2 != 2"
