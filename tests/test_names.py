@@ -63,6 +63,10 @@ _ROLES = {
     ),
     "what an access is to a conflict": "use:Access other_use:Access",
     "a place of a hold, by the hold": "_sites:Hold sites:Hold",
+    "the line of a call, or the line at which a rank is": (
+        "site:CodeLine _site:CodeLine place:CodeLine seen:CodeLine seen_at:CodeLine "
+        "began_at:CodeLine"
+    ),
     "a role": (
         "_holder:RankProcess _side:* _terminal:_Descriptors about:SpawnedRanks "
         "coordinator:Channel distance:Deviation module:Multiprocessing "

@@ -41,9 +41,6 @@ _SOURCES: dict[str, dict[str, str]] = {
     "extensions/explore/schedule.py": {
         "the user's option": "_HOLD",
     },
-    "extensions/explore/words.py": {
-        "a text that it breaks into lines": "_clauses",
-    },
     "extensions/machines/engines/scaler.py": {
         "what Ray's autoscaler prints": "coming",
     },
@@ -100,9 +97,6 @@ _SOURCES: dict[str, dict[str, str]] = {
         "paths of files": "_PACKAGES",
         "names of libraries": "_SYSTEM",
     },
-    "protocol/rank_status.py": {
-        "the form in which a place and a phase cross processes": "read",
-    },
     "rank/cleanup/cleanup.py": {
         "names of threads": "_counts",
     },
@@ -118,7 +112,6 @@ _SOURCES: dict[str, dict[str, str]] = {
     "session/synthetic_reports.py": {
         "pytest's texts of exceptions": "_EXCEPTION _like",
         "a kind of failure, of which it makes a name": "_OWN_KINDS",
-        "the kind before a verdict, which it leaves out": "exception_of",
     },
     "session/tmp_path.py": {
         "pytest's names of tests": "name",

@@ -28,7 +28,7 @@ from pytest_ddp.outcome.outcome import (
     UnmatchedMessages,
     ranks_text,
 )
-from pytest_ddp.outcome.stack_dumps import shorten
+from pytest_ddp.outcome.stack_dumps import short_line
 from pytest_ddp.protocol.rank_status import (
     CallRecord,
     CodeLine,
@@ -205,14 +205,14 @@ def suspicions(counts: Mapping[int, tuple[GroupCount, ...]], calls: ByRank) -> l
                 found.append(
                     f"collectives #{first} and #{second} of {group} may be swapped: rank {a} "
                     f"calls {_source(one[a])} and then {_source(two[a])}, rank {b} the other "
-                    f"way round ({shorten(one[a].site)}, {shorten(one[b].site)})"
+                    f"way round ({_line(one[a])}, {_line(one[b])})"
                 )
         for first, a, second, b in islice(_swapped_with_native(table, native), 1):
             call = table[first][a]
             found.append(
                 f"collectives #{first} to #{second} of {group} may be swapped: {_source(call)} "
                 f"comes before what C++ issues on rank {a}, and after it on rank {b} "
-                f"({shorten(call.site)})"
+                f"({_line(call)})"
             )
     return found
 
@@ -383,14 +383,17 @@ def _swapped_with_native(table: Table, native: Table) -> Iterator[tuple[int, int
 # ------------------------------------------------------------------ source
 
 
+def _line(call: CallRecord) -> str:
+    return "" if call.site is None else str(short_line(call.site))
+
+
 def _source(call: CallRecord) -> str:
-    return source_of(call.site)
+    return "" if call.site is None else source_of(call.site)
 
 
-def source_of(site: str) -> str:
+def source_of(site: CodeLine) -> str:
     """The text of a line of code, else its number."""
-    place = CodeLine.read(site)
-    return (place and linecache.getline(place.file, place.line).strip()) or site
+    return linecache.getline(site.file, site.line).strip() or str(site)
 
 
 def _branches_apart(a: CallRecord, b: CallRecord) -> bool:
@@ -399,7 +402,7 @@ def _branches_apart(a: CallRecord, b: CallRecord) -> bool:
     ``if rank == src: all_reduce(x) else: all_reduce(zeros)`` in a loop over sources is
     no swap.
     """
-    first, second = CodeLine.read(a.site), CodeLine.read(b.site)
+    first, second = a.site, b.site
     if first is None or second is None or first.file != second.file:
         return False
     return any(
@@ -446,13 +449,13 @@ def _side_by_side(
     members: Mapping[int, GroupCount],
 ) -> str:
     global_ranks = next(iter(members.values())).members
-    by_call: dict[tuple[str, str], list[int]] = {}
+    by_call: dict[tuple[str, CodeLine | None], list[int]] = {}
     for rank, call in sorted(records.items()):
         by_call.setdefault((_words(call, global_ranks), call.site), []).append(rank)
     lines = [f"{title}:"]
     for (words, site), ranks in by_call.items():
         lines.append(f"  {ranks_text(ranks)}: {words}")
-        source = f"at {shorten(site)}: {source_of(site)}" if site else _NATIVE
+        source = f"at {short_line(site)}: {source_of(site)}" if site else _NATIVE
         lines.append(f"    {source}")
     absent = members.keys() - records.keys()
     if none := [rank for rank in absent if members[rank].collectives < number]:
@@ -523,7 +526,7 @@ def balance(
         return NOTHING
     whole = set(whole_groups(counts))
     total = Counter({way: n for way, n in before.items() if way[:2] in whole})
-    wide, sites = Counter(total), dict[tuple[MessageRoute, bool], str]()
+    wide, sites = Counter(total), dict[tuple[MessageRoute, bool], CodeLine]()
     for rank, begun in traffic.items():
         for message in begun.messages:
             way, sign = _way(rank, message), 1 if message.is_send else -1
@@ -538,7 +541,7 @@ def balance(
         if kept := min(max(number, least), most):
             still[way] = kept
         if excess := number - kept:
-            unfinished.append(UnmatchedMessages(way, excess, sites.get((way, excess > 0), "")))
+            unfinished.append(UnmatchedMessages(way, excess, sites.get((way, excess > 0))))
     return Balance(tuple(unfinished), still)
 
 

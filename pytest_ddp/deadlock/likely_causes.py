@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from pytest_ddp.deadlock.prover import ProbedRank
 from pytest_ddp.outcome.outcome import Hang, ranks_text
-from pytest_ddp.outcome.stack_dumps import shorten
+from pytest_ddp.outcome.stack_dumps import short_line
 from pytest_ddp.protocol.rank_status import SIDE_CHANNEL, PendingOperation
 
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
@@ -65,17 +65,18 @@ def _other_calls(
     """A rank waits in a collective for ranks that have ended: were they at its line before?"""
     for rank, wait in waiting.items():
         ended = [c for c in hang.culprits if c in wait.members and probed[c].ended]
-        if wait.peer is not None or not wait.site or not ended:
+        if wait.peer is not None or wait.site is None or not ended:
             continue
-        line, calls = shorten(wait.site), f"{wait.operation} at {shorten(wait.site)}"
+        line = short_line(wait.site)
         before = {other: _numbers_at(wait, probed[other]) for other in ended}
         if all(numbers for numbers in before.values()):
             last = {max(numbers or (0,)) for numbers in before.values()}
             # With equal numbers they are in the same collective, with unlike arguments.
             if len(last) == 1 and (number := last.pop()) < wait.number:
                 yield (
-                    f"{ranks_text(ended)} called {calls} for the last time as #{number}, rank "
-                    f"{rank} again as #{wait.number}: did {ranks_text(ended)} leave a loop earlier?"
+                    f"{ranks_text(ended)} called {wait.operation} at {line} for the last time as "
+                    f"#{number}, rank {rank} again as #{wait.number}: did {ranks_text(ended)} "
+                    "leave a loop earlier?"
                 )
         elif all(numbers == () for numbers in before.values()):
             yield (

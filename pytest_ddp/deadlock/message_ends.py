@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from pytest_ddp.deadlock.collectives import source_of, whole_groups
 from pytest_ddp.outcome.outcome import MessageRoute
-from pytest_ddp.outcome.stack_dumps import shorten
+from pytest_ddp.outcome.stack_dumps import short_line
 from pytest_ddp.protocol.rank_status import GroupCount, MessageShape, Traffic, group_words
 
 _ANY = -1
@@ -90,7 +90,7 @@ class _Unlike(NamedTuple):
     def sides(self) -> str:
         return "\n".join(
             f"  rank {end.rank}: {verb}({end.shape.elements} x {end.shape.dtype})\n"
-            f"    at {shorten(end.shape.site)}: {source_of(end.shape.site)}"
+            f"    at {short_line(end.shape.site)}: {source_of(end.shape.site)}"
             for verb, end in (("send", self.send), ("recv", self.receive))
         )
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from pytest_ddp.deadlock.dependence import dependence
 from pytest_ddp.outcome.outcome import Expiry, Hang, HangKind, RankLine, RootCause, ranks_text
-from pytest_ddp.outcome.stack_dumps import shorten
+from pytest_ddp.outcome.stack_dumps import short_line
 from pytest_ddp.protocol.rank_status import (
     NEW_GROUP,
     SIDE_CHANNEL,
@@ -103,10 +103,10 @@ def prove(probed: Mapping[int, ProbedRank], left: float = -math.inf) -> Hang | N
     if not hopeless:
         return None
     chosen = [need for rank in sorted(hopeless) for need in hopeless[rank]]
-    kind, sentence = _verdict(chosen, probed)
+    kind, what = _what(chosen, probed)
     return Hang(
         kind,
-        sentence,
+        what,
         culprits=tuple(sorted({need.other for need in chosen} - hopeless.keys())),
         table=tuple(_line(rank, probed[rank]) for rank in sorted(probed)),
         root_cause=_root_cause(chosen, probed),
@@ -248,14 +248,14 @@ def _kinds(wait: PendingOperation, probed: Mapping[int, ProbedRank]) -> Iterator
 # ------------------------------------------------------------------ words
 
 
-def _verdict(needs: list[Need], probed: Mapping[int, ProbedRank]) -> tuple[HangKind, str]:
+def _what(needs: list[Need], probed: Mapping[int, ProbedRank]) -> tuple[HangKind, str]:
     contradiction = next((need for need in needs if need.contradiction), None)
     if contradiction is not None:
         return HangKind.MISMATCH, _mismatch(contradiction, probed[contradiction.other].now)
     need = next((n for n in needs if probed[n.other].ended), needs[0])
     kind = HangKind.FOR_ENDED if probed[need.other].ended else HangKind.FOR_EACH_OTHER
     waits = f"rank {need.rank} waits in {wait_words(need.wait)}"
-    return kind, f"deadlock: {waits}, {_excuse(need, probed)}"
+    return kind, f"{waits}, {_excuse(need, probed)}"
 
 
 def _mismatch(need: Need, other: RankStatus) -> str:
@@ -264,7 +264,7 @@ def _mismatch(need: Need, other: RankStatus) -> str:
     detail = need.contradiction != "operation"
     done = "is done with" if theirs in other.done else "in"
     return (
-        f"mismatch: rank {need.rank} waits in {wait_words(need.wait, detail=detail)}, "
+        f"rank {need.rank} waits in {wait_words(need.wait, detail=detail)}, "
         f"rank {need.other} {done} {wait_words(theirs, detail=detail, group=False)}"
     )
 
@@ -307,26 +307,22 @@ def _line(rank: int, state: ProbedRank) -> RankLine:
 def table_row(rank: int, state: str, now: RankStatus | None) -> RankLine:
     """A rank's row in a table, from its last answer."""
     if now is None or state == "ended":
-        return RankLine(rank, state, "", "", "")
+        return RankLine(rank, state, (), "", None)
     waits = now.waits[0] if state == "waits" and now.waits else None
     engaged, name = (now.engaged, now.engaged_name) if state == "waits" else ("", "")
     if not engaged:
         engaged, name = now.beside, now.beside_name
+    place = (waits and waits.site) or now.place
     return RankLine(
         rank,
         state,
         now.phase,
         wait_words(waits, detail=True) if waits else engaged,
-        _shorten_place(waits.site if waits and waits.site else now.place),
+        None if place is None else short_line(place),
         waits.group if waits else "",
         waits.number if waits else None,
         waits.operation if waits else name,
     )
-
-
-def _shorten_place(place: str) -> str:
-    known = CodeLine.read(place)
-    return place if known is None else str(known._replace(file=shorten(known.file)))
 
 
 # ------------------------------------------------------------------
@@ -394,10 +390,14 @@ def _forked_words(now: RankStatus | None) -> str:
     forked = now.forked if now is not None else ()
     if not forked:
         return ""
-    waits = [f"{w.name} waits in {w.operation} at {_shorten_place(w.site)}" for w in forked]
+    waits = [f"{w.name} waits in {w.operation}{_at(w.site)}" for w in forked]
     shown = waits[:_PROCESSES] + ([f"{len(waits) - _PROCESSES} more"] if waits[_PROCESSES:] else [])
     why = "a process group does not work in a fork of the process that made it"
     return f"the forked {', '.join(shown)}: {why}"
+
+
+def _at(site: CodeLine | None) -> str:
+    return "" if site is None else f" at {short_line(site)}"
 
 
 _PROCESSES = 3

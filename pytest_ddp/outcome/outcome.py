@@ -14,7 +14,7 @@ import pytest
 
 from pytest_ddp.protocol.host_messages import Clock
 from pytest_ddp.protocol.messages import Done, Phase
-from pytest_ddp.protocol.rank_status import RankStatus
+from pytest_ddp.protocol.rank_status import CodeLine, RankStatus
 
 
 class Ending(enum.Enum):
@@ -75,14 +75,13 @@ class RankOutcome:
     """The C++ stacks that torch printed at a fatal signal, one for each thread."""
     children: str = ""
     """The output of faulthandler in processes that the rank forked, such as DataLoader workers."""
-    phase: str = ""
-    """The rank's last phase, known after SIGKILL too: ``call: DDP construction``; empty if
+    phase: tuple[str, ...] = ()
+    """The names of the rank's last phases, outermost first, known after SIGKILL too; empty if
     unknown."""
-    began_at: str = ""
-    """``file:line in function`` of the user's code that began this phase; empty if unknown."""
-    seen_at: str = ""
-    """``file:line in function`` where a probe found the main thread in this phase; empty if none
-    did."""
+    began_at: CodeLine | None = None
+    """The line of user code that began this phase; None if unknown."""
+    seen_at: CodeLine | None = None
+    """Where a probe found the main thread in this phase; None if none did."""
     raised: str = ""
     """The exception that had come out of its last phase: ``ValueError: text``; empty if none."""
     problem: str = ""
@@ -110,11 +109,12 @@ class RankLine:
     rank: int
     state: str
     """"waits", "runs", "ended"; at a timeout also "suspended" and "silent"."""
-    phase: str
+    phase: tuple[str, ...]
+    """The names of pytest's phase and of those inside of it, outermost first."""
     collective: str
     """"all_reduce #7 of the default group", or empty."""
-    place: str
-    """``file:line in function`` of the user's code, or empty."""
+    place: CodeLine | None
+    """The line of user code, with a short name of its file; None if unknown."""
     group: str = ""
     """torch's name of the collective's process group."""
     number: int | None = None
@@ -148,14 +148,19 @@ class Hang:
     """The proof that a test could never have ended."""
 
     kind: HangKind
-    sentence: str
-    """The verdict: "deadlock: rank 0 waits in all_reduce #7 of the default group, ..."."""
+    what: str
+    """What cannot go on: "rank 0 waits in all_reduce #7 of the default group, ..."."""
     culprits: tuple[int, ...]
     """Ranks outside the hang for which the others wait in vain."""
     table: tuple[RankLine, ...]
     root_cause: RootCause = RootCause((), "no collective was compared")
     hint: str = ""
     """What the ranks' histories show, with a question about the likely cause; or empty."""
+
+    @property
+    def sentence(self) -> str:
+        """The verdict: "deadlock: rank 0 waits in all_reduce #7 of the default group, ..."."""
+        return f"{'mismatch' if self.kind is HangKind.MISMATCH else 'deadlock'}: {self.what}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +195,8 @@ class UnmatchedMessages:
     route: MessageRoute
     count: int
     """The number of sends; below zero that of receives."""
-    site: str
-    """``file:line`` of the last one; empty if a fixture began it before the test."""
+    site: CodeLine | None
+    """The line of the last one; None if a fixture began it before the test."""
 
     @property
     def missing_end(self) -> int:

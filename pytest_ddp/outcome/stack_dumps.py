@@ -11,7 +11,7 @@ import importlib.util
 import re
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
@@ -204,19 +204,21 @@ def user_line(frames: Iterable[Frame]) -> Frame | None:
     return next((frame for frame in frames if is_user_file(frame.file)), None)
 
 
-def last_place(seen: str, begun: str) -> tuple[str, str]:
+def last_place(seen: CodeLine | None, begun: CodeLine | None) -> tuple[str, CodeLine] | None:
     """The place that a rank noted last; one in the user's code, if there is one.
 
     Args:
-        seen: ``file:line in function`` where a probe found it; empty if none did.
-        begun: the place that began its last phase; empty if unknown.
+        seen: where a probe found it; None if none did.
+        begun: the place that began its last phase; None if unknown.
 
     Returns:
-        words for the kind of place, and the place; empty if there is none.
+        words for the kind of place, and the place with a short name of its file; None if there is
+        none.
     """
-    places = [place for place in (("last seen at", seen), ("begun at", begun)) if place[1]]
-    own = [one for one in places if (place := CodeLine.read(one[1])) and is_user_file(place.file)]
-    return next(iter(own or places), ("", ""))
+    noted = (("last seen at", seen), ("begun at", begun))
+    places = [(words, place) for words, place in noted if place is not None]
+    own = [(words, place) for words, place in places if is_user_file(place.file)]
+    return next(((words, short_line(place)) for words, place in own or places), None)
 
 
 def trim(frames: Sequence[Frame]) -> tuple[Frame, ...]:
@@ -256,6 +258,11 @@ def shorten(file: str) -> str:
     if _below(file, (_OURS,)):
         return file[len(os.path.dirname(_OURS)) + 1 :]
     return file
+
+
+def short_line(line: CodeLine) -> CodeLine:
+    """``line`` for readers, with :func:`shorten` of its file."""
+    return replace(line, file=shorten(line.file))
 
 
 _MACHINERY = ("pytest_ddp", "_pytest", "pytest", "pluggy")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 SIDE_CHANNEL = "ddp"
 """Stands for a process group in waits for the fixture's operations; its members are all ranks."""
@@ -16,41 +16,22 @@ def group_words(name: str, members: tuple[int, ...]) -> str:
     return f"the group of ranks {', '.join(map(str, members))}"
 
 
-class CodeLine(NamedTuple):
-    """A line of code, which crosses processes as the text ``file:line in function``."""
+@dataclass(frozen=True)
+class CodeLine:
+    """A line of code."""
 
     file: str
     line: int
     function: str = ""
     """The function of the line; empty if it is not known."""
 
-    @classmethod
-    def read(cls, text: str) -> CodeLine | None:
-        """The place of which :meth:`__str__` is the text; None for the text of none."""
-        file, _, rest = text.rpartition(":")
-        line, _, function = rest.partition(" in ")
-        return cls(file, int(line), function) if file and line.isdecimal() else None
-
     def __str__(self) -> str:
         return f"{self.file}:{self.line}{' in ' * bool(self.function)}{self.function}"
 
 
-class PhaseNames(NamedTuple):
-    """The phase of a rank, which crosses processes as a text, ``call: warm-up: backward``."""
-
-    outer: str
-    """pytest's phase."""
-    inner: str
-    """The narrower ones; empty without any."""
-
-    @classmethod
-    def read(cls, text: str) -> PhaseNames:
-        """The names of which :meth:`__str__` is the text."""
-        outer, _, inner = text.partition(": ")
-        return cls(outer, inner)
-
-    def __str__(self) -> str:
-        return ": ".join(filter(None, self))
+def phase_text(names: Iterable[str]) -> str:
+    """A phase in words, ``call: warm-up: backward``, from the names of all, outermost first."""
+    return ": ".join(names)
 
 
 @dataclass(frozen=True)
@@ -88,8 +69,8 @@ class PendingOperation:
     peer: int | None
     """Global rank of the sender, for a receive."""
     tag: int | None
-    site: str
-    """``file:line`` of the user code that called the operation."""
+    site: CodeLine | None
+    """The line of user code that called the operation; None if it is not known."""
     root: int | None = None
     """Global rank of the source or destination, for a collective that has one and was called from
     Python."""
@@ -127,8 +108,8 @@ class MessageCounts:
     count: int
     wide: int
     """How many of these messages fixtures wider than the test began in their set-up."""
-    site: str
-    """``file:line`` of the user's code that began the last of these messages."""
+    site: CodeLine
+    """The line of user code that began the last of these messages."""
 
 
 @dataclass(frozen=True)
@@ -144,8 +125,8 @@ class MessageShape:
     elements: int
     """The number of elements that are sent, or for which there is room."""
     dtype: str
-    site: str
-    """``file:line`` of the user's code."""
+    site: CodeLine
+    """The line of user code."""
     thread: int
     """Identifier of the thread."""
 
@@ -157,8 +138,8 @@ class Dropped:
     is_send: bool
     peer: int
     """Global rank; -1 for any sender."""
-    site: str
-    """``file:line`` of the user's code."""
+    site: CodeLine
+    """The line of user code."""
 
 
 @dataclass(frozen=True)
@@ -214,8 +195,8 @@ class ForkedWait:
     name: str
     """``DataLoader worker 0``, ``process Process-1``."""
     operation: str
-    site: str
-    """``file:line`` of the user code that called the operation."""
+    site: CodeLine | None
+    """The line of user code that called the operation; None if it is not known."""
 
 
 @dataclass(frozen=True)
@@ -226,8 +207,8 @@ class Raised:
     """``ValueError``; with its module, if that is not ``builtins``."""
     message: str
     """The first line of the exception's text, cut; empty if it has none."""
-    place: str
-    """``file:line in function`` of the user code that raised it."""
+    place: CodeLine
+    """The line of user code that raised it."""
 
     @property
     def words(self) -> str:
@@ -269,10 +250,10 @@ class RankStatus:
     sent: tuple[Sent, ...]
     exchanges: int
     """Operations of the ``ddp`` fixture that the rank has begun in this test."""
-    phase: str
-    """Phase of the test, followed by the user's own phase, if any."""
-    place: str
-    """``file:line in function`` of user code."""
+    phase: tuple[str, ...]
+    """The names of pytest's phase and of those inside of it, outermost first."""
+    place: CodeLine | None
+    """The line of user code; None if there is none."""
     engaged: str = ""
     """The operation of torch.distributed that the main thread is in without being ``blocked``, as
     nothing can be proved of it: ``send to rank 1 (tag 0)``, ``monitored_barrier``,
@@ -313,8 +294,8 @@ class CallRecord:
     reduce_op: str | None
     root: int | None
     """Source or destination, as rank in the group."""
-    site: str
-    """``file:line`` of user code; empty for a collective that C++ issued."""
+    site: CodeLine | None
+    """The line of user code; None for a collective that C++ issued."""
     sends: tuple[str, ...] = ()
     """What each member gets, as ``4 x float32``, in group order; a single entry if all get the
     same. Empty for operations that are not made of pieces."""

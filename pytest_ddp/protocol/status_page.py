@@ -6,9 +6,11 @@ without a system call, and the kernel keeps it whatever happens to the process.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_ddp.protocol.rank_status import CodeLine
 from pytest_ddp.system.stdlib import mmap, os, zlib
 
 AREA = 2048
@@ -37,13 +39,12 @@ _BEGINS = tuple((area * AREA + 1, area * AREA + 1 + _SLOT) for area in _AREAS)
 class StatusNote:
     """The contents of a rank's page."""
 
-    phase: str = ""
-    """``call: DDP construction``: pytest's phase, then the narrower ones; empty before any."""
-    site: str = ""
-    """``file:line in function`` of the user code that began the narrowest phase."""
-    seen: str = ""
-    """``file:line in function`` where a probe has found the main thread in this phase; empty if
-    none has."""
+    phase: tuple[str, ...] = ()
+    """The names of pytest's phase and of those inside of it, outermost first; empty before any."""
+    site: CodeLine | None = None
+    """The line of user code that began the narrowest phase; None if it is not known."""
+    seen: CodeLine | None = None
+    """Where a probe has found the main thread in this phase; None if none has."""
     raised: str = ""
     """The exception that came out of pytest's phase: ``ValueError: text``; empty if none did."""
     cut_off: bool = False
@@ -78,25 +79,57 @@ class StatusPage:
         self._map = mmap.mmap(-1, SIZE)
 
 
-def note_of(phase: str, site: str, test: int, raised: str = "") -> bytes:
-    """The note for :data:`PHASE`; the test's number distinguishes otherwise equal notes."""
-    return framed(_one_line(phase), _one_line(site), str(test), _one_line(raised))
+def note_of(phase: Iterable[str], site: CodeLine | None, test: int, raised: str = "") -> bytes:
+    """The note for :data:`PHASE`.
+
+    Args:
+        phase: the names of pytest's phase and of those inside of it, outermost first.
+        site: the line that began the narrowest phase.
+        test: the number of the test, which distinguishes otherwise equal notes.
+        raised: the exception that came out of pytest's phase.
+    """
+    return framed(_fields(phase), _fields(_parts(site)), str(test), _fields([raised]))
 
 
-def seen_note_of(phase: str, place: str, note: bytes) -> bytes:
+def seen_note_of(phase: Iterable[str], place: CodeLine | None, note: bytes) -> bytes:
     """The note for :data:`SEEN`.
 
     Args:
-        phase: the phase now; it may lack narrower ones of ``note`` that have ended.
-        place: ``file:line in function`` where the main thread is.
+        phase: the names of the phases now; those of ``note`` that have ended may be missing.
+        place: where the main thread is.
         note: the note in :data:`PHASE` when the main thread was looked at.
     """
-    return framed(_digest(note), _one_line(phase), _one_line(place))
+    return framed(_digest(note), _fields(phase), _fields(_parts(place)))
 
 
 def cut_off() -> bytes:
     """The last note for :data:`SEEN`, from a rank whose channel is closed."""
     return framed("", "", "", "cut off")
+
+
+_FIELD = "\t"
+"""Between the fields of a line of a note."""
+
+
+def _fields(texts: Iterable[str]) -> str:
+    """A line with these fields, each without the characters that separate fields and lines."""
+    return _FIELD.join(" ".join(text.split()) for text in texts)
+
+
+def _parts(line: CodeLine | None) -> tuple[str, ...]:
+    return () if line is None else (line.file, str(line.line), line.function)
+
+
+def _names(fields: str) -> tuple[str, ...]:
+    return tuple(fields.split(_FIELD)) if fields else ()
+
+
+def _code_line(fields: str) -> CodeLine | None:
+    """A line of code; None if the note has none, or was too long for it."""
+    match fields.split(_FIELD):
+        case file, line, *function if file and line.isdecimal():
+            return CodeLine(file, int(line), *function)
+    return None
 
 
 def read(path: Path) -> StatusNote:
@@ -109,8 +142,9 @@ def read(path: Path) -> StatusNote:
     of, now, place, _ = _texts(sight)
     if of == _digest(note):
         # The probe is younger than the note.
-        return StatusNote(now, site if now == phase else "", place, raised)
-    return StatusNote(phase, site, raised=raised, cut_off=sight == cut_off())
+        began = _code_line(site) if now == phase else None
+        return StatusNote(_names(now), began, _code_line(place), raised)
+    return StatusNote(_names(phase), _code_line(site), raised=raised, cut_off=sight == cut_off())
 
 
 def lines(path: Path, area: int) -> list[str]:
@@ -160,7 +194,3 @@ def _allocate(path: str) -> mmap.mmap:
             return mmap.mmap(stream.fileno(), SIZE)
     except OSError:
         return mmap.mmap(-1, SIZE)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

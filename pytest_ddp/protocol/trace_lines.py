@@ -19,7 +19,8 @@ class TraceLine(enum.StrEnum):
     """The first element of a line; the docstrings name the elements from the third on."""
 
     PHASE = "phase"
-    """A phase begins: number of open ones around it, name, ``file:line`` that began it."""
+    """A phase begins: number of open ones around it, name, file and line that began it or null.
+    """
     LEFT = "left"
     """Phases have ended: number of those still open."""
     GROUP = "group"
@@ -27,7 +28,7 @@ class TraceLine(enum.StrEnum):
     CALL = "call"
     """A collective, send or receive is called: key, group, number on the group since it
     was made (0 for a message), operation, elements, dtype, reduce operation, root or peer,
-    ``file:line``. The key is unique among the calls that are not complete."""
+    file and line or null. The key is unique among the calls that are not complete."""
     WAITED = "waited"
     """A wait for a call has ended: key, name of the exception that ended it or null."""
     RECORDED = "recorded"

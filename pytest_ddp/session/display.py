@@ -16,7 +16,7 @@ import pytest
 
 from pytest_ddp.launch.streams import LoggedPiece, NewPath, Piece, Source, Text
 from pytest_ddp.outcome.outcome import Ending, ranks_text
-from pytest_ddp.protocol.rank_status import CodeLine, PhaseNames, RankStatus
+from pytest_ddp.protocol.rank_status import RankStatus, phase_text
 from pytest_ddp.system.stdlib import os, time
 
 # ------------------------------------------------------------------
@@ -148,11 +148,11 @@ def activity_of(ending: Ending | None, status: RankStatus | None) -> str:
     if status.blocked and status.waits:
         wait = status.waits[0]
         return f"in {wait.operation} #{wait.number}"
-    if narrower := PhaseNames.read(status.phase).inner:
-        return f"in {narrower}"
-    if (place := CodeLine.read(status.place)) is not None:
+    if narrower := status.phase[1:]:
+        return f"in {phase_text(narrower)}"
+    if (place := status.place) is not None:
         return f"at {os.path.basename(place.file)}:{place.line}"
-    return f"in {status.phase or 'setup'}"
+    return f"in {phase_text(status.phase) or 'setup'}"
 
 
 _ENDINGS = {

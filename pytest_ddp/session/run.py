@@ -22,7 +22,7 @@ from pytest_ddp.outcome.outcome import (
     RunOutcome,
     UnmatchedMessages,
 )
-from pytest_ddp.outcome.stack_dumps import shorten
+from pytest_ddp.outcome.stack_dumps import short_line
 from pytest_ddp.protocol.messages import (
     Aside,
     Began,
@@ -646,14 +646,14 @@ class Run:
                     what = "send to" if one.is_send else "receive from"
                     yield (
                         f"rank {rank} dropped the handle of a {what} rank {one.peer} at "
-                        f"{shorten(one.site)} before anything waited for it: gloo may never "
+                        f"{short_line(one.site)} before anything waited for it: gloo may never "
                         "complete it."
                     )
 
 
 def _without_other_end(one: UnmatchedMessages) -> str:
     _, _, sender, receiver, _ = one.route
-    at = f" at {shorten(one.site)}" if one.site else ""
+    at = "" if one.site is None else f" at {short_line(one.site)}"
     if one.count < 0:
         return (
             f"rank {receiver} called recv from rank {sender}{at}, and rank {sender} has ended the "

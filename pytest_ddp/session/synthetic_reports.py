@@ -72,7 +72,7 @@ def exception_of(report: pytest.TestReport, diagnosis: Diagnosis | None) -> Base
     if diagnosis.kind is Kind.FAILURE:
         return _like(diagnosis.roots[0][0].message)
     name = _OWN_KINDS.sub("", diagnosis.kind.value.title())
-    return _made(name, Exception, diagnosis.verdict.removeprefix(f"{diagnosis.kind}: "))
+    return _made(name, Exception, diagnosis.what)
 
 
 def _like(message: str) -> BaseException:

@@ -68,7 +68,7 @@ def details(timeline: Timeline, call: Collective) -> dict[str, Any]:
         "reduce_op": call.reduce_op,
         ("peer" if message else "root"): call.root,
         "state": call.error or call.state.value,
-        "site": call.site or "C++",
+        "site": str(call.site or "C++"),
     }
     return {name: value for name, value in attributes.items() if value is not None}
 
@@ -98,7 +98,7 @@ def _meta(pid: int, tid: int, kind: str, **args: object) -> Event:
 
 def _slices(timeline: Timeline, track: Track) -> Iterator[Event]:
     for phase in track.events.phases:
-        args = {"site": phase.site} if phase.site else {}
+        args = {"site": str(phase.site)} if phase.site else {}
         yield _slice(track.rank, PHASES, phase.name, "phase", phase, args)
     for row, calls in enumerate(rows_of(track.events.collectives)):
         for call in calls:
@@ -113,7 +113,7 @@ def _slices(timeline: Timeline, track: Track) -> Iterator[Event]:
         "pid": track.rank,
         "tid": PHASES,
         "ts": final.at / 1e3,
-        "args": {"place": final.place} if final.place else {},
+        "args": {"place": str(final.place)} if final.place else {},
     }
 
 

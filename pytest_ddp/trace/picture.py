@@ -10,7 +10,8 @@ from html import escape
 from itertools import pairwise
 from urllib.parse import quote
 
-from pytest_ddp.outcome.stack_dumps import shorten
+from pytest_ddp.outcome.stack_dumps import short_line
+from pytest_ddp.protocol.rank_status import CodeLine
 from pytest_ddp.rank.operations.table import operation_of_form
 from pytest_ddp.trace.chrome import details, rows_of, title
 from pytest_ddp.trace.styles import BASE, COLOURED, PICTURE, RANKS
@@ -453,10 +454,9 @@ def _span_words(span: TracedPhase | Collective) -> str:
     return f"from {time_words(max(span.begin, 0))}, {length} long"
 
 
-def short_place(place: str) -> str:
-    """``file:line`` with a short name of the file."""
-    file, colon, rest = place.partition(":")
-    return f"{shorten(file)}{colon}{rest}" if file else ""
+def short_place(place: CodeLine | None) -> str:
+    """A line with a short name of its file; empty if it is not known."""
+    return "" if place is None else str(short_line(place))
 
 
 def _hover(lines: Sequence[str]) -> str:

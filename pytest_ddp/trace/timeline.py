@@ -12,7 +12,7 @@ import pytest
 from pytest_ddp.deadlock.prover import wait_words
 from pytest_ddp.outcome.outcome import Ending, RankLine, RankOutcome, RunOutcome
 from pytest_ddp.protocol.messages import Phase as ReportPhase
-from pytest_ddp.protocol.rank_status import RankStatus, group_words
+from pytest_ddp.protocol.rank_status import CodeLine, RankStatus, group_words
 from pytest_ddp.protocol.trace_lines import TraceLine
 from pytest_ddp.rank.operations.table import SIZES
 from pytest_ddp.system.stdlib import json
@@ -51,8 +51,8 @@ class TracedPhase:
     """How many phases the phase is inside of; 0 for setup, call and teardown."""
     begin: int
     end: int
-    site: str = ""
-    """``file:line`` that began the phase; empty for pytest's own phases."""
+    site: CodeLine | None = None
+    """The line that began the phase; None for pytest's own phases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class Collective:
     reduce_op: str | None = None
     root: int | None = None
     """Source or destination in the group; the peer of a message."""
-    site: str = ""
-    """``file:line`` of the call; empty if C++ issued it."""
+    site: CodeLine | None = None
+    """The line of the call; None if C++ issued it."""
     error: str = ""
     """Name of the exception that ended the wait for it."""
 
@@ -87,7 +87,7 @@ class Collective:
     @property
     def by_python(self) -> bool:
         """False for a collective that C++ issued, whose end the recorder does not know."""
-        return bool(self.site)
+        return self.site is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +152,12 @@ class _EventReader:
             case TraceLine.FULL:
                 self.truncated = True
 
-    def _phase(self, now: int, depth: int, name: str, site: str) -> None:
+    def _phase(self, now: int, depth: int, name: str, site: list[Any] | None) -> None:
         # The setup of the group and that of the test are shown as one setup.
         goes_on = depth == 0 and self.open[:1] != [] and self.open[0].name == name
         self._close(1 if goes_on else depth, now)
         if not goes_on:
-            self.open.append(TracedPhase(name, depth, now, self.until, site))
+            self.open.append(TracedPhase(name, depth, now, self.until, _code_line(site)))
 
     def _close(self, depth: int, now: int) -> None:
         while len(self.open) > depth:
@@ -179,7 +179,7 @@ class _EventReader:
             dtype=dtype,
             reduce_op=reduce_op,
             root=root,
-            site=site,
+            site=_code_line(site),
         )
 
     def _in_test(self, group: str, number: int) -> int:
@@ -213,6 +213,10 @@ class _EventReader:
         calls = [*self.collectives, *self.unawaited.values(), *issued]
         calls.sort(key=lambda call: (call.begin, call.number))
         return Events(tuple(phases), tuple(calls), self.truncated)
+
+
+def _code_line(written: list[Any] | None) -> CodeLine | None:
+    return None if written is None else CodeLine(*written)
 
 
 def _ended_with_phase(call: Collective, phases: list[TracedPhase]) -> Collective:
@@ -249,8 +253,8 @@ class FinalState:
     end: RankEnd
     words: str = ""
     """Details: the collective in which it waited, the cause of its death, its error message."""
-    place: str = ""
-    """``file:line in function``; empty if unknown."""
+    place: CodeLine | None = None
+    """The line of code; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,9 +386,9 @@ def _done(rank: RankOutcome, at: int) -> FinalState:
     return FinalState(at, RankEnd.ENDED)
 
 
-def _place(trouble: RankFailure) -> str:
+def _place(trouble: RankFailure) -> CodeLine | None:
     frame = trouble.user_frame
-    return "" if frame is None else f"{frame.file}:{frame.line}"
+    return None if frame is None else CodeLine(frame.file, frame.line)
 
 
 def _lost_words(rank: RankOutcome) -> str:

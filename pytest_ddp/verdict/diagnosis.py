@@ -14,13 +14,14 @@ from typing import NamedTuple
 from pytest_ddp.outcome import stack_dumps
 from pytest_ddp.outcome.outcome import (
     Ending,
+    Hang,
     HangKind,
     RankLine,
     RootCause,
     RunOutcome,
     ranks_text,
 )
-from pytest_ddp.outcome.stack_dumps import shorten
+from pytest_ddp.outcome.stack_dumps import short_line
 from pytest_ddp.protocol.messages import EXIT_LINK_LOST, Phase
 from pytest_ddp.protocol.rank_status import CodeLine, Handled, Raised
 from pytest_ddp.system.stdlib import signal
@@ -50,7 +51,7 @@ def verdict_prefix(handled: ByRank) -> str:
     """The beginning of the verdict if ranks handle exceptions, and not all of the same type."""
     if _are_all_equal(handled):
         return ""
-    groups: dict[tuple[str, str], list[tuple[int, Handled]]] = {}
+    groups: dict[tuple[str, CodeLine], list[tuple[int, Handled]]] = {}
     for rank, error in sorted(handled.items(), key=itemgetter(0)):
         if error is not None:
             groups.setdefault((error.kind, error.place), []).append((rank, error))
@@ -81,8 +82,7 @@ def _are_all_equal(handled: ByRank) -> bool:
 
 
 def _line(error: Raised) -> str:
-    place = CodeLine.read(error.place)
-    return "" if place is None else f"{shorten(place.file)}:{place.line}"
+    return str(replace(short_line(error.place), function=""))
 
 
 class Kind(enum.StrEnum):
@@ -179,16 +179,17 @@ class RankDiagnosis:
     state: str
     """waits, runs, suspended, silent, ended, died, exited, stopped, failed, passed, skipped, not
     begun, unknown."""
-    phase: str
-    """``call: DDP construction``; empty for a rank that has ended."""
+    phase: tuple[str, ...]
+    """The names of pytest's phase and of those inside of it, outermost first; empty for a rank that
+    has ended."""
     collective: str
     """The collective in which the rank waits, ``all_reduce #7 of the default group``; or empty."""
     group: str
     """Name of the collective's process group, as torch has it."""
     number: int | None
     """Number of the collective on its group in this test, from 1."""
-    place: str
-    """``file:line in function`` of the user's code, short; empty if unknown."""
+    place: CodeLine | None
+    """The line of user code, with a short name of its file; None if unknown."""
     said: str
     """What happened, as a predicate: ``died of SIGSEGV in call``."""
     exit_code: int | None
@@ -214,6 +215,8 @@ class Diagnosis:
     one."""
     verdict: str
     """The verdict, in one sentence."""
+    what: str
+    """The verdict without its kind, where it begins with that; else the same."""
     hint: str
     """A question about the likely cause, with what the ranks' histories show; or empty."""
     root_cause: RootCause
@@ -243,13 +246,15 @@ def diagnose_failure(failure: Failure) -> Diagnosis:
     in_handlers = note(_handled(failure)) if roots and roots[0].stopped else ""
     kind = _kind(failure, groups)
     notes = (*_details(failure), *failure.notes, *failure.outcome.notes, in_handlers)
+    verdict, hang = clean(_verdict(failure, groups)), _sole_hang(failure, groups)
     return Diagnosis(
         nodeid=failure.outcome.nodeid,
         phase=failure.phase,
         kind=kind,
         code=_code(failure, kind, groups),
-        verdict=clean(_verdict(failure, groups)),
-        hint=clean(_hint(failure, groups)),
+        verdict=verdict,
+        what=verdict if hang is None else clean(first_line(hang.what)),
+        hint="" if hang is None else clean(hang.hint),
         root_cause=_root_cause(failure, groups),
         ranks=tuple(_ranks(failure)),
         notes=tuple(map(clean, dict.fromkeys(filter(None, notes)))),
@@ -325,7 +330,7 @@ def _kind_of_stop(outcome: RunOutcome) -> Kind:
     return Kind.STOPPED if outcome.timeout is None else Kind.TIMEOUT
 
 
-# ------------------------------------------------------------------ code and hint
+# ------------------------------------------------------------------ code and hang
 
 
 def _code(failure: Failure, kind: Kind, groups: Sequence[Sequence[RankFailure]]) -> str:
@@ -386,11 +391,11 @@ def _code_of_exception(first: RankFailure) -> str:
     )
 
 
-def _hint(failure: Failure, groups: Sequence[Sequence[RankFailure]]) -> str:
-    hang = failure.outcome.hang
-    if hang is None or not groups or not groups[0][0].stopped or verdict_prefix(_handled(failure)):
-        return ""
-    return hang.hint
+def _sole_hang(failure: Failure, groups: Sequence[Sequence[RankFailure]]) -> Hang | None:
+    """The hang that is the whole verdict: no exception has led to it."""
+    if not groups or not groups[0][0].stopped or verdict_prefix(_handled(failure)):
+        return None
+    return failure.outcome.hang
 
 
 # ------------------------------------------------------------------ the verdict
@@ -518,7 +523,7 @@ def _with_line(found: RankDiagnosis, line: RankLine) -> RankDiagnosis:
 
 def _untroubled(other: UntroubledRank) -> RankDiagnosis:
     state, said = other.state, other.said
-    return RankDiagnosis(other.rank, state, "", "", "", None, "", said, None, "", "", ())
+    return RankDiagnosis(other.rank, state, (), "", "", None, None, said, None, "", "", ())
 
 
 def _troubled(trouble: RankFailure) -> RankDiagnosis:
@@ -528,11 +533,11 @@ def _troubled(trouble: RankFailure) -> RankDiagnosis:
     return RankDiagnosis(
         rank=rank.rank,
         state=_state(trouble),
-        phase=trouble.doing if trouble.report is None else trouble.phase.value,
+        phase=trouble.phases if trouble.report is None else (trouble.phase.value,),
         collective="",
         group="",
         number=None,
-        place=clean(trouble.place),
+        place=_cleaned(trouble.place),
         said=clean(describe(trouble)),
         exit_code=None if by_signal else returncode,
         signal=signal_name(-returncode) if by_signal and returncode is not None else "",
@@ -540,6 +545,12 @@ def _troubled(trouble: RankFailure) -> RankDiagnosis:
         stack=frames_of(trouble),
         handling=clean(str(trouble.handled or "")),
     )
+
+
+def _cleaned(place: CodeLine | None) -> CodeLine | None:
+    if place is None:
+        return None
+    return replace(place, file=clean(place.file), function=clean(place.function))
 
 
 def _state(trouble: RankFailure) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from pytest_ddp.outcome.outcome import RunOutcome
 from pytest_ddp.outcome.stack_dumps import Frame
-from pytest_ddp.protocol.rank_status import CodeLine
+from pytest_ddp.protocol.rank_status import phase_text
 from pytest_ddp.system.stdlib import json
 from pytest_ddp.system.whole_files import write_whole
 from pytest_ddp.verdict.diagnosis import Diagnosis, RankDiagnosis
@@ -35,10 +35,10 @@ def properties(diagnosis: Diagnosis) -> list[tuple[str, object]]:
 
 
 def _summary(rank: RankDiagnosis) -> str:
-    in_phase = f" in {rank.phase}" if rank.phase else ""
+    in_phase = f" in {phase_text(rank.phase)}" if rank.phase else ""
     end = rank.signal or ("" if rank.exit_code is None else f"code {rank.exit_code}")
     handling = rank.handling and f"while handling {rank.handling}"
-    parts = (f"{rank.state}{in_phase}", end, rank.collective, rank.place, handling)
+    parts = (f"{rank.state}{in_phase}", end, rank.collective, str(rank.place or ""), handling)
     return ", ".join(part for part in parts if part)
 
 
@@ -93,11 +93,11 @@ def _failure(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def _rank(rank: RankDiagnosis) -> dict[str, Any]:
-    place = CodeLine.read(rank.place)
+    place = rank.place
     return {
         "rank": rank.rank,
         "state": rank.state,
-        "phase": rank.phase or None,
+        "phase": phase_text(rank.phase) or None,
         "collective": rank.collective or None,
         "group": rank.group or None,
         "number": rank.number,

@@ -11,7 +11,6 @@ from pytest_ddp.outcome import stack_dumps
 from pytest_ddp.outcome.outcome import Ending, RankOutcome
 from pytest_ddp.outcome.stack_dumps import Frame, is_of_groups
 from pytest_ddp.protocol.messages import EXIT_LINK_LOST
-from pytest_ddp.protocol.rank_status import PhaseNames
 from pytest_ddp.system.stdlib import signal
 from pytest_ddp.verdict.rank_failure import (
     WORKER_KILLED,
@@ -55,7 +54,7 @@ def explanations(rank: RankOutcome, oom: str) -> Iterator[str]:
     if rank.returncode == EXIT_LINK_LOST:
         yield "a rank that finds its connection to pytest closed leaves with this code"
     if rank.raised:
-        yield f"its {PhaseNames.read(rank.phase).outer} had raised {rank.raised}"
+        yield f"its {''.join(rank.phase[:1])} had raised {rank.raised}"
     if watchdog := _WATCHDOG.search(rank.stderr):
         yield f"NCCL's watchdog ended it: {first_line(watchdog[1])}"
     if _is_aborted_by_gloo(rank):

@@ -16,7 +16,7 @@ import pytest
 from pytest_ddp.outcome import stack_dumps
 from pytest_ddp.outcome.outcome import Ending, RankOutcome, RunOutcome
 from pytest_ddp.protocol.messages import CODE, ERRORS, Phase
-from pytest_ddp.protocol.rank_status import Handled, PhaseNames, Raised
+from pytest_ddp.protocol.rank_status import CodeLine, Handled, Raised, phase_text
 from pytest_ddp.protocol.status_page import IMPORT
 from pytest_ddp.system.stdlib import signal
 
@@ -134,17 +134,20 @@ class RankFailure:
         return Handled(last.kind, last.message, last.place, before)
 
     @property
+    def phases(self) -> tuple[str, ...]:
+        """The names of the phase and of those inside of it, as far as the rank noted them."""
+        noted = self.rank.phase
+        return noted if noted[:1] == (self.phase,) else (self.phase.value,)
+
+    @property
     def doing(self) -> str:
-        """The phase with narrower ones, as far as the rank noted them: "call: backward"."""
-        noted = PhaseNames.read(self.rank.phase)
-        known = noted.outer == self.phase and noted.inner
-        return self.rank.phase if known else self.phase.value
+        """These names in words: "call: backward"."""
+        return phase_text(self.phases)
 
     @property
     def is_importing(self) -> bool:
         """True for a rank that was lost while it imported the test's file."""
-        noted = PhaseNames.read(self.doing)
-        return noted.outer == Phase.SETUP and PhaseNames.read(noted.inner).outer == IMPORT
+        return self.phases[:2] == (Phase.SETUP, IMPORT)
 
     @property
     def _speaks_with_child(self) -> bool:
@@ -176,8 +179,8 @@ class RankFailure:
         # After SIGKILL there is no stack, only the last phase.
         if self.rank.ending not in (Ending.EXITED, Ending.STOPPED):
             return ""
-        words, place = stack_dumps.last_place(self.rank.seen_at, self.rank.began_at)
-        return f"{words} {stack_dumps.shorten(place)}" if place else ""
+        noted = stack_dumps.last_place(self.rank.seen_at, self.rank.began_at)
+        return "" if noted is None else " ".join(map(str, noted))
 
     @property
     def user_frame(self) -> stack_dumps.Frame | None:
@@ -198,17 +201,18 @@ class RankFailure:
         return None if main is None else stack_dumps.user_line(main.frames)
 
     @property
-    def place(self) -> str:
-        """``file:line in function`` of the user's code; empty if unknown."""
+    def place(self) -> CodeLine | None:
+        """The line of the user's code, with a short name of its file; None if unknown."""
         if (frame := self.user_frame) is not None:
-            return str(frame)
-        return stack_dumps.shorten(stack_dumps.last_place(self.rank.seen_at, self.rank.began_at)[1])
+            return CodeLine(stack_dumps.shorten(frame.file), frame.line, frame.function)
+        noted = stack_dumps.last_place(self.rank.seen_at, self.rank.began_at)
+        return None if noted is None else noted[1]
 
 
 def _raised(crash: Any) -> Raised:
     """The exception of an entry of a report's chain."""
     kind, _, message = first_line(str(crash.message)).partition(": ")
-    return Raised(kind, message, f"{crash.path}:{crash.lineno}")
+    return Raised(kind, message, CodeLine(str(crash.path), int(crash.lineno)))
 
 
 def _is_of_a_lost_peer(message: str) -> bool:

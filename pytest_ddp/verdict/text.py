@@ -11,6 +11,7 @@ from typing import NamedTuple
 from _pytest._code.code import ReprExceptionInfo, ReprFileLocation, ReprTraceback
 
 from pytest_ddp.outcome.outcome import Hang, HangKind, RankLine, ranks_text
+from pytest_ddp.protocol.rank_status import phase_text
 from pytest_ddp.verdict.codes import pointer
 from pytest_ddp.verdict.diagnosis import Diagnosis, Failure, Kind, RankDiagnosis
 from pytest_ddp.verdict.lost_ranks import children, entries_of_lost_rank
@@ -50,7 +51,10 @@ def rows_of(ranks: Sequence[RankDiagnosis | RankLine], width: int = WIDTH) -> It
     collectives too. A column that is empty for all ranks is left out.
     """
     yield ""
-    cells = [(f"rank {r.rank}", r.state, r.phase, r.collective, r.place) for r in ranks]
+    cells = [
+        (f"rank {r.rank}", r.state, phase_text(r.phase), r.collective, str(r.place or ""))
+        for r in ranks
+    ]
     for inline in (5, 4, 3):
         lines = list(_laid_out(cells, inline))
         if all(len(line) <= width for line in lines):

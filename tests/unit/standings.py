@@ -11,6 +11,7 @@ from pytest_ddp.outcome.outcome import Hang
 from pytest_ddp.protocol.rank_status import (
     SIDE_CHANNEL,
     CallRecord,
+    CodeLine,
     GroupCount,
     PendingOperation,
     RankStatus,
@@ -19,7 +20,14 @@ from pytest_ddp.protocol.rank_status import (
 
 WORLD = "0"
 """Name of the default group."""
-SITE = "/src/test_made.py:{line}"
+SITE = "/src/test_made.py"
+
+
+def code_line(text: str) -> CodeLine:
+    """The line of code of a text such as ``/src/a.py:7 in step``, or ``/src/a.py:7``."""
+    file, _, rest = text.rpartition(":")
+    line, _, function = rest.partition(" in ")
+    return CodeLine(file, int(line), function)
 
 
 def collective(
@@ -34,7 +42,7 @@ def collective(
         "recorded_as": operation,
         "numel": 4,
         "dtype": "float32",
-        "site": SITE.format(line=10 + number),
+        "site": CodeLine(SITE, 10 + number),
     }
     return PendingOperation(
         group=group,
@@ -48,7 +56,7 @@ def collective(
 
 
 def receive(
-    number: int, peer: int, *members: int, tag: int = 0, group: str = WORLD, site: str = ""
+    number: int, peer: int, *members: int, tag: int = 0, group: str = WORLD
 ) -> PendingOperation:
     """A receive that no message has answered."""
     return PendingOperation(
@@ -61,7 +69,7 @@ def receive(
         dtype=None,
         peer=peer,
         tag=tag,
-        site=site,
+        site=None,
     )
 
 
@@ -75,7 +83,7 @@ def exchange(number: int, *members: int, operation: str = "gather") -> PendingOp
         recorded_as=None,
         numel=None,
         dtype=None,
-        site="",
+        site=None,
     )
 
 
@@ -101,8 +109,8 @@ def standing(
         "pulse": "still",
         "blocked": bool(waits),
         "alone": True,
-        "phase": "call",
-        "place": "/src/test_made.py:7 in test_made",
+        "phase": ("call",),
+        "place": CodeLine(SITE, 7, "test_made"),
     }
     return RankStatus(
         test=1,
@@ -182,7 +190,7 @@ def call(number: int, operation: str = "all_reduce", **known: Any) -> CallRecord
         "dtype": "float32",
         "reduce_op": "SUM",
         "root": None,
-        "site": "/src/no_such_file.py:1",
+        "site": CodeLine("/src/no_such_file.py", 1),
     }
     if not operation.startswith(("all_reduce", "reduce")):
         fields["reduce_op"] = None

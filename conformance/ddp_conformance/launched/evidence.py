@@ -13,6 +13,7 @@ from ddp_conformance.framework.failures import in_words
 from ddp_conformance.framework.places import is_ours
 from pytest_ddp.outcome import stack_dumps
 from pytest_ddp.protocol import status_page
+from pytest_ddp.protocol.rank_status import phase_text
 
 ERROR, FAULTS, PHASE = "error", "faults", "phase"
 """Files in the folder of a rank: the exception, faulthandler's stacks, the page."""
@@ -45,7 +46,7 @@ def shortened(text: str) -> str:
 
 def last_words(files: Path) -> LastWords:
     """What the rank was doing when it ended."""
-    phase = status_page.read(files / PHASE).phase.partition(": ")[2]
+    phase = phase_text(status_page.read(files / PHASE).phase[1:])
     if (files / ERROR).exists():
         error, frames = json.loads((files / ERROR).read_text())
         return LastWords(error, phase, _users(stack_dumps.Frame(*frame) for frame in frames))
@@ -55,7 +56,8 @@ def last_words(files: Path) -> LastWords:
 
 
 def _began(files: Path) -> str:
-    return stack_dumps.shorten(status_page.read(files / PHASE).site)
+    site = status_page.read(files / PHASE).site
+    return "" if site is None else str(stack_dumps.short_line(site))
 
 
 def _users(frames: Iterable[stack_dumps.Frame]) -> str:

@@ -12,7 +12,7 @@ from pytest_ddp.extensions.adopt.codes import ENDED_BADLY
 from pytest_ddp.extensions.adopt.watching import ExitDeadline, Watched
 from pytest_ddp.outcome import stack_dumps
 from pytest_ddp.outcome.outcome import Hang, RankLine
-from pytest_ddp.protocol.rank_status import PhaseNames
+from pytest_ddp.protocol.rank_status import CodeLine, phase_text
 from pytest_ddp.verdict import codes, diagnosis
 from pytest_ddp.verdict.diagnosis import RankDiagnosis
 from pytest_ddp.verdict.lost_ranks import frame_lines
@@ -179,14 +179,14 @@ def _end(watched: Watched) -> str:
     return f"{_name(watched)} {words}{_phase(mark.phase)}{place}{raised}"
 
 
-def _noted(seen: str, site: str) -> str:
+def _noted(seen: CodeLine | None, site: CodeLine | None) -> str:
     """The last place of a process by its status page, which is all that is left after SIGKILL."""
-    words, place = stack_dumps.last_place(seen, site)
-    return f", {words} {stack_dumps.shorten(place)}" if place else ""
+    noted = stack_dumps.last_place(seen, site)
+    return "" if noted is None else f", {noted[0]} {noted[1]}"
 
 
-def _phase(phase: str) -> str:
-    inner = PhaseNames.read(phase).inner
+def _phase(phase: tuple[str, ...]) -> str:
+    inner = phase_text(phase[1:])
     return f" in {inner}" if inner else ""
 
 
@@ -205,6 +205,5 @@ def _stack(watched: Watched) -> Iterator[str]:
 
 
 def _diagnosis(row: RankLine) -> RankDiagnosis:
-    phase = PhaseNames.read(row.phase).inner
-    seen = row.state, phase, row.collective, row.group, row.number, row.place
+    seen = row.state, row.phase[1:], row.collective, row.group, row.number, row.place
     return RankDiagnosis(row.rank, *seen, "", None, "", "", ())

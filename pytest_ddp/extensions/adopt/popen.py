@@ -56,7 +56,7 @@ class ServedPopen(_Popen):  # type: ignore[misc]
     @property
     def has_returned(self) -> bool:
         """Whether the target has returned, and the process has ended normally."""
-        return self.files.mark().phase == RETURNED
+        return self.files.mark().phase == (RETURNED,)
 
     def wait(self, timeout: float | None = None) -> int | None:
         code: int | None = super().wait(timeout)

@@ -12,7 +12,7 @@ from pytest_ddp.outcome.outcome import Hang, HangKind, RankLine, RootCause
 from pytest_ddp.protocol.channel import Channel, ChannelError
 from pytest_ddp.protocol.host_messages import Json
 from pytest_ddp.protocol.messages import Message
-from pytest_ddp.protocol.rank_status import RankStatus
+from pytest_ddp.protocol.rank_status import CodeLine, RankStatus
 from pytest_ddp.system.stdlib import os, threading
 
 if TYPE_CHECKING:
@@ -127,7 +127,16 @@ def _hang(fields: Json) -> Hang:
     restored = {
         "kind": HangKind(fields["kind"]),
         "culprits": tuple(fields["culprits"]),
-        "table": tuple(RankLine(**row) for row in fields["table"]),
+        "table": tuple(map(_row, fields["table"])),
         "root_cause": RootCause(**{**cause, "ranks": tuple(cause["ranks"])}),
     }
     return Hang(**{**fields, **restored})
+
+
+def _row(fields: Json) -> RankLine:
+    place = fields["place"]
+    restored = {
+        "phase": tuple(fields["phase"]),
+        "place": None if place is None else CodeLine(**place),
+    }
+    return RankLine(**{**fields, **restored})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pytest_ddp.extensions.explore.conflicts import Conflict
 from pytest_ddp.extensions.explore.ranks.accesses import FROM_ANY, Access, ThingKind
@@ -30,18 +30,18 @@ def heading(
         others: how other runs ended, as :func:`other_runs` writes it; empty where there are none.
     """
     passes = "; passes otherwise" if others else ""
-    clauses = {hold: conflict_text(conflict) for hold, conflict in turned.items()}
+    clauses = {hold: conflict_clauses(conflict) for hold, conflict in turned.items()}
     if len(schedule) == 1:
         lines = [_first_line(schedule[0], sites, passes)]
         lines += _wrapped(f"({others})") if others else []
-        lines += _clauses(clauses.get(schedule[0], ""), "  ")
+        lines += _sentence(clauses.get(schedule[0], ()), "  ")
     else:
         threads = list(dict.fromkeys(_thread(hold.thread) for hold in schedule))
         are = "are late" if len(threads) > 1 else f"is late {len(schedule)} times"
         lines = [f"fails when {' and then '.join(threads)} {are}{passes}"]
         for number, hold in enumerate(schedule, 1):
             lines += _wrapped(f"{number}. {_late(hold, sites)}")
-            lines += _clauses(clauses.get(hold, ""), "     ")
+            lines += _sentence(clauses.get(hold, ()), "     ")
         lines += _wrapped(f"({others})") if others else []
     return "\n".join(lines)
 
@@ -103,13 +103,14 @@ def held_phase(hold: Hold) -> str:
     return "held at its begin" if hold.point == BEGIN else f"held before {point_text(hold.point)}"
 
 
-def conflict_text(conflict: Conflict) -> str:
-    """What two threads do with one thing."""
+def conflict_clauses(conflict: Conflict) -> tuple[str, ...]:
+    """What two threads do with one thing, as the clauses of a sentence."""
     use, other_use = conflict.use, conflict.other_use
     again = _thing(other_use) if other_use.thing.kind is ThingKind.MAILBOX else "it"
     return (
-        f"{_does(conflict.first, use, _thing(use))}; "
-        f"{_does(conflict.second, other_use, again)}; nothing orders the two"
+        _does(conflict.first, use, _thing(use)),
+        _does(conflict.second, other_use, again),
+        "nothing orders the two",
     )
 
 
@@ -226,10 +227,10 @@ def _shortened(name: str, longest: int = _LONGEST_NAME) -> str:
     return name if len(name) <= longest else f"...{name[3 - longest :]}"
 
 
-def _clauses(text: str, indent: str) -> list[str]:
-    """Lines that end where a clause does."""
+def _sentence(clauses: Iterable[str], indent: str) -> list[str]:
+    """The lines of a sentence, which end where a clause does."""
     lines = [""]
-    for clause in text.split("; "):
+    for clause in clauses:
         if lines[-1] and len(indent) + len(lines[-1]) + len(clause) > _WIDTH - 2:
             lines[-1] += ";"
             lines.append("")

@@ -306,12 +306,14 @@ class DefaultGroup:
         """Messages by gloo whose handle was gone before anything waited for it."""
         by_name = {name_of(group): group for group in groups()}
         for call in self.journal.operations.works.lost():
-            group = by_name.get(call.group)
-            if group is not None and backends.matches_tags(group) and call.root is not None:
+            group, site = by_name.get(call.group), call.code_line
+            if group is None or call.root is None or site is None:
+                continue
+            if backends.matches_tags(group):
                 by_global = dist.distributed_c10d._world.pg_group_ranks[group]
                 members = {own: rank for rank, own in by_global.items()}
                 peer = members.get(call.root, -1)
-                yield Dropped(call.name == "send", peer, str(call.site))
+                yield Dropped(call.name == "send", peer, site)
 
     def _messages(self, name: str, group: Any) -> Iterator[MessageCounts]:
         journal, by_global = self.journal, dist.distributed_c10d._world.pg_group_ranks[group]
@@ -328,7 +330,7 @@ class DefaultGroup:
                         tag=tag if has_tags else 0,
                         count=count,
                         wide=journal.wide[operation, of, peer, tag],
-                        site=str(journal.sites[operation, of, peer, tag]),
+                        site=journal.sites[operation, of, peer, tag].code_line,
                     )
 
     def _shapes(self, name: str, group: Any) -> Iterator[tuple[int, MessageShape]]:
@@ -337,8 +339,10 @@ class DefaultGroup:
         members = {own: rank for rank, own in by_global.items()}
         has_tags = backends.matches_tags(group)
         for number, (call, thread) in self.journal.messages.shapes(name):
-            pieces = call.sends or call.receives
-            if call.root is not None and call.tag is not None and pieces and pieces[0]:
+            pieces, site = call.sends or call.receives, call.code_line
+            if call.root is None or call.tag is None or site is None:
+                continue
+            if pieces and pieces[0]:
                 yield (
                     number,
                     MessageShape(
@@ -348,7 +352,7 @@ class DefaultGroup:
                         tag=call.tag if has_tags else 0,
                         elements=sum(elements for elements, _ in pieces[0]),
                         dtype=str(pieces[0][0][1]).removeprefix("torch."),
-                        site=str(call.site),
+                        site=site,
                         thread=thread,
                     ),
                 )

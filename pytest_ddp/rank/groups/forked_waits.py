@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from pytest_ddp.protocol.rank_status import ForkedWait
+from pytest_ddp.protocol.rank_status import CodeLine, ForkedWait
 from pytest_ddp.rank.operations.operation import Operation
 from pytest_ddp.system import processes
 from pytest_ddp.system.stdlib import json, mmap, os
@@ -45,7 +45,9 @@ class ForkedWaits:
 
     def begin(self, call: Operation) -> None:
         """Note a wait that begins in this forked process."""
-        note = json.dumps([os.getpid(), _name(), call.name, str(call.site)]).encode()
+        site = call.code_line
+        place = None if site is None else (site.file, site.line)
+        note = json.dumps([os.getpid(), _name(), call.name, place]).encode()
         if len(note) > _SLOT - _LENGTH:
             return
         begin = self._slot()
@@ -69,9 +71,10 @@ class ForkedWaits:
                 note = json.loads(self._map[begin + _LENGTH : begin + _LENGTH + length])
             except ValueError:  # it is being written
                 continue
-            pid, *words = note
+            pid, name, operation, place = note
             if processes.process_of(pid) is not None:
-                found.append(ForkedWait(*words))
+                site = None if place is None else CodeLine(*place)
+                found.append(ForkedWait(name, operation, site))
         return tuple(found)
 
     def _inherit(self) -> None:

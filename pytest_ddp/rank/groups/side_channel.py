@@ -36,7 +36,7 @@ class SideChannel:
             dtype=None,
             peer=None,
             tag=None,
-            site="",
+            site=None,
         )
         self._pending = threading.get_ident(), wait
         self.exchanges = number

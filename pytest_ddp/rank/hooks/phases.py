@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_ddp.protocol.messages import Phase
+from pytest_ddp.protocol.rank_status import CodeLine
 from pytest_ddp.rank.cleanup.cleanup import Cleanup
 from pytest_ddp.rank.groups.group_fixtures import GroupFixtures
 from pytest_ddp.rank.status.phase_stack import PhaseStack
@@ -42,7 +43,7 @@ class PhaseHooks:
         self._cleanup, self._group_fixtures = cleanup, group_fixtures
         self._begun: set[Phase] = set()
         self._item: pytest.Item | None = None
-        self._site = ""
+        self._site: CodeLine | None = None
         """``file:line in function`` of the item."""
         _follow_fixture_ends(phase_stack)
         self.broke_fixture = ""
@@ -135,11 +136,12 @@ def _follow_fixture_ends(phase_stack: PhaseStack) -> None:
     fixture_type.finish = finish
 
 
-def _site_of(item: pytest.Item) -> str:
-    """``file:line in function`` of the test, where its function begins."""
+def _site_of(item: pytest.Item) -> CodeLine:
+    """The line at which the test's function begins."""
     # Known since collection; reading item.function would make the test's instance too early.
     file, line, _ = item.location
-    return f"{item.config.rootpath / file}:{(line or 0) + 1} in {item.name.partition('[')[0]}"
+    name = item.name.partition("[")[0]
+    return CodeLine(str(item.config.rootpath / file), (line or 0) + 1, name)
 
 
 @contextlib.contextmanager

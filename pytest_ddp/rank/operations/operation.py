@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 import torch.distributed as dist
 
+from pytest_ddp.protocol.rank_status import CodeLine
 from pytest_ddp.rank.operations.table import Form
 
 Piece: TypeAlias = tuple[tuple[int, torch.dtype], ...]
@@ -26,6 +27,11 @@ class Site(NamedTuple):
 
     code: CodeType
     line: int
+
+    @property
+    def code_line(self) -> CodeLine:
+        """The place without the code object, for other processes."""
+        return CodeLine(self.code.co_filename, self.line)
 
     def __str__(self) -> str:
         return f"{self.code.co_filename}:{self.line}"
@@ -176,6 +182,12 @@ class Operation:
     @property
     def site(self) -> Site | None:
         return self.described.site
+
+    @property
+    def code_line(self) -> CodeLine | None:
+        """The place without the code object, for other processes."""
+        site = self.described.site
+        return None if site is None else site.code_line
 
     @property
     def sends(self) -> tuple[Piece, ...]:

@@ -65,7 +65,7 @@ def _chain(error: BaseException) -> Iterator[Raised]:
             continue
         if (line := raised_at(found.__traceback__)) is not None:
             code, number = line
-            place = str(CodeLine(code.co_filename, number, code.co_name))
+            place = CodeLine(code.co_filename, number, code.co_name)
             yield Raised(kind_of(found), message_of(found), place)
         found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
 

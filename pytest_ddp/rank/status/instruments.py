@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_ddp.protocol.host_messages import StartRank, World
-from pytest_ddp.protocol.rank_status import Probe, RankStatus
+from pytest_ddp.protocol.rank_status import CodeLine, Probe, RankStatus
 from pytest_ddp.protocol.status_page import StatusPage
 from pytest_ddp.protocol.trace_lines import TraceLine, TraceLog
 from pytest_ddp.rank.groups.default_group import DefaultGroup
@@ -71,10 +71,10 @@ class TracedPhaseStack(PhaseStack):
         """Called when a phase of torch or the user has ended."""
         super().__init__(page)
 
-    def begin(self, phase: str, site: str = "") -> None:
+    def begin(self, phase: str, site: CodeLine | None = None) -> None:
         super().begin(phase, site)
         if phase:
-            self._log.write(TraceLine.PHASE, 0, phase, "")
+            self._log.write(TraceLine.PHASE, 0, phase, None)
 
     def leave(self, depth: int) -> None:
         before = len(self._open)
@@ -87,7 +87,7 @@ class TracedPhaseStack(PhaseStack):
         self, name: str, outer: bool, anchor: Anchor | None, code: CodeType, line: int
     ) -> int:
         depth = super()._push(name, outer, anchor, code, line)
-        self._log.write(TraceLine.PHASE, depth, name, f"{code.co_filename}:{line}")
+        self._log.write(TraceLine.PHASE, depth, name, (code.co_filename, line))
         return depth
 
 
@@ -103,6 +103,7 @@ class OperationTrace(Recorder):
             return
         given = operation.given
         arguments = () if given is None else (*given.args, *given.kwargs.values())
+        site = operation.site
         self._log.write(
             TraceLine.CALL,
             id(operation),
@@ -112,7 +113,7 @@ class OperationTrace(Recorder):
             *_extent(arguments),
             operation.reduce_op,
             operation.root,
-            str(operation.site),
+            None if site is None else (site.code.co_filename, site.line),
         )
 
     def returned(self, operation: Operation, error: BaseException | None) -> None:

@@ -13,7 +13,7 @@ from sys import _getframe
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-from pytest_ddp.protocol.rank_status import CodeLine, PhaseNames
+from pytest_ddp.protocol.rank_status import CodeLine
 from pytest_ddp.protocol.status_page import PHASE, SEEN, StatusPage, note_of, seen_note_of
 from pytest_ddp.rank.operations.origins import callers, stack_of, user_frame, user_frame_of
 from pytest_ddp.system.stdlib import threading
@@ -58,8 +58,8 @@ class _Phase(NamedTuple):
     """A phase; reused when it begins again at the same line inside the same outer phases."""
 
     name: str
-    text: str
-    """The names of the outer phases and this one: ``call: warm-up: backward``."""
+    names: tuple[str, ...]
+    """The names of the outer phases and this one: ``call``, ``warm-up``, ``backward``."""
     outer: bool
     """True if the name is shown even inside a narrower phase: pytest's and the user's."""
     note: bytes
@@ -71,8 +71,8 @@ class PhaseStack:
     def __init__(self, page: StatusPage) -> None:
         self._page = page
         self._thread = threading.main_thread().ident
-        self._known: dict[tuple[str, str, str, int], _Phase] = {}
-        """This test's phases, by the text of the outer ones, name, file and line: composing a note
+        self._known: dict[tuple[tuple[str, ...], str, str, int], _Phase] = {}
+        """This test's phases, by the names of the outer ones, name, file and line: composing a note
         each time would cost more than all the rest."""
         self._test = 0
         self.torch_phases = 0
@@ -81,21 +81,22 @@ class PhaseStack:
         """How many backward passes have begun, in the life of the rank."""
         self.begin("")
 
-    def begin(self, phase: str, site: str = "") -> None:
+    def begin(self, phase: str, site: CodeLine | None = None) -> None:
         """Begin a phase of pytest, which ends all open ones.
 
         Args:
-            phase: ``setup``, ``call`` or ``teardown``.
-            site: ``file:line in function`` of the test; all that is known if the rank is killed
-                before anything in the test begins a narrower phase.
+            phase: ``setup``, ``call`` or ``teardown``; empty for the time between tests.
+            site: the line of the test; all that is known if the rank is killed before anything in
+                the test begins a narrower phase.
         """
         self._test += 1
         self._known.clear()
-        note = note_of(phase, site, self._test)
-        self._open: list[tuple[_Phase, Anchor | None]] = [(_Phase(phase, phase, True, note), None)]
+        names = (phase,) if phase else ()
+        note = note_of(names, site, self._test)
+        self._open: list[tuple[_Phase, Anchor | None]] = [(_Phase(phase, names, True, note), None)]
         self._page.write(PHASE, note)
 
-    def note_exception(self, error: Exception, site: str) -> None:
+    def note_exception(self, error: Exception, site: CodeLine | None) -> None:
         """Note the exception that came out of pytest's phase.
 
         The process may end before pytest has made its report: NCCL's watchdog ends it some 100 ms
@@ -103,17 +104,17 @@ class PhaseStack:
 
         Args:
             error: the exception.
-            site: ``file:line in function`` of the test.
+            site: the line of the test.
         """
         message = message_of(error)
         text = f"{kind_of(error)}: {message}" if message else kind_of(error)
-        self._page.write(PHASE, note_of(self._open[0][0].text, site, self._test, text))
+        self._page.write(PHASE, note_of(self._open[0][0].names, site, self._test, text))
 
-    def look(self) -> tuple[str, str, list[FrameType]]:
+    def look(self) -> tuple[tuple[str, ...], CodeLine | None, list[FrameType]]:
         """Write where a probe finds the main thread; called in the thread that answers probes.
 
         Returns:
-            the main thread's phase, ``file:line in function`` of user code, and its stack.
+            the names of the main thread's phases, its line of user code, and its stack.
         """
         # Copied before the stack is read: that lacks the anchors of phases that end in between.
         phases = list(self._open)
@@ -123,9 +124,9 @@ class PhaseStack:
         # A phase whose anchor is no longer on the stack has ended without leave().
         while (anchor := phases[-1][1]) is not None and not anchor.holds(stack):
             phases.pop()
-        text = phases[-1][0].text
-        self._page.write(SEEN, seen_note_of(text, place, note))
-        return text, place, stack
+        names = phases[-1][0].names
+        self._page.write(SEEN, seen_note_of(names, place, note))
+        return names, place, stack
 
     # ------------------------------------------------------------------ narrower phases
 
@@ -210,12 +211,12 @@ class PhaseStack:
         around = -1
         while not self._open[around][0].outer:
             around -= 1
-        key = (self._open[around][0].text, name, code.co_filename, line)
+        key = (self._open[around][0].names, name, code.co_filename, line)
         phase = self._known.get(key)
         if phase is None:
-            text = str(PhaseNames(*key[:2]))
-            site = str(CodeLine(code.co_filename, line, code.co_name))
-            phase = self._known[key] = _Phase(name, text, outer, note_of(text, site, self._test))
+            names = (*key[0], name)
+            site = CodeLine(code.co_filename, line, code.co_name)
+            phase = self._known[key] = _Phase(name, names, outer, note_of(names, site, self._test))
         self._open.append((phase, anchor))
         self._page.write(PHASE, phase.note)
         return len(self._open) - 1
@@ -225,12 +226,12 @@ class PhaseStack:
             self._open.pop()
 
 
-def place_of(stack: Iterable[FrameType]) -> str:
-    """The innermost line of user code, as ``file:line in function``."""
+def place_of(stack: Iterable[FrameType]) -> CodeLine | None:
+    """The innermost line of user code; None for a stack without frames."""
     found = user_frame_of(stack)
     if found is None:
-        return ""
-    return str(CodeLine(found.f_code.co_filename, found.f_lineno, found.f_code.co_name))
+        return None
+    return CodeLine(found.f_code.co_filename, found.f_lineno, found.f_code.co_name)
 
 
 # ------------------------------------------------------------------ exceptions in words

@@ -283,7 +283,7 @@ class StatusReporter:
                 dtype=None if call.dtype is None else _dtype(call.dtype),
                 reduce_op=call.reduce_op,
                 root=call.root,
-                site=str(call.site),
+                site=call.code_line,
                 sends=tuple(map(_piece_words, call.sends)),
                 receives=tuple(map(_piece_words, call.receives)),
             )
@@ -319,7 +319,7 @@ class StatusReporter:
                     dtype=_recorded_dtype(entry["input_dtypes"]),
                     reduce_op=None,
                     root=None,
-                    site="",
+                    site=None,
                 )
 
     # ------------------------------------------------------------------ parts of an answer
@@ -481,7 +481,7 @@ class StatusReporter:
             dtype=_recorded_dtype(entry["input_dtypes"]),
             peer=None,
             tag=None,
-            site="" if call is None else str(call.site),
+            site=None if call is None else call.code_line,
             root=None if call is None or call.root is None else members[call.root],
             ends_in=left_of(entry),
         )
@@ -505,7 +505,7 @@ class StatusReporter:
             dtype=None,
             peer=members[call.root],
             tag=call.tag,
-            site=str(call.site),
+            site=call.code_line,
             ends_in=self._wait_timeouts.left_of_receive(call),
         )
 

@@ -152,7 +152,7 @@ def _calling_place() -> str:
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
     place = place_of(callers(frame))
-    return "" if place.startswith(__file__) else place
+    return "" if place is None or place.file == __file__ else str(place)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from textwrap import shorten
 
 from pytest_ddp.outcome import stack_dumps
 from pytest_ddp.protocol import status_page
+from pytest_ddp.protocol.rank_status import CodeLine, phase_text
 
 SECONDARY = ("closed by peer", "Connection reset", "Broken pipe", "PeerFailureError")
 """What the others say when a rank has died."""
@@ -151,8 +152,8 @@ def _phase(mark: status_page.StatusNote, frames: Sequence[stack_dumps.Frame]) ->
     Nobody announces the end of some phases, such as a module's construction; and when an
     exception has come out of the program, all of them have ended.
     """
-    lines = {f"{frame.file}:{frame.line} in {frame.function}" for frame in frames}
-    return mark.phase if not lines or mark.site in lines else ""
+    lines = {CodeLine(frame.file, frame.line, frame.function) for frame in frames}
+    return phase_text(mark.phase) if not lines or mark.site in lines else ""
 
 
 def _users(places: Sequence[str]) -> str:

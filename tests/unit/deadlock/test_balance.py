@@ -7,6 +7,7 @@ import pytest
 from pytest_ddp.deadlock.collectives import NOTHING, Balance, balance
 from pytest_ddp.outcome.outcome import MessageRoute, UnmatchedMessages
 from pytest_ddp.protocol.rank_status import GroupCount, MessageCounts, Traffic
+from tests.unit.standings import code_line
 
 PAIR = GroupCount("0", (0, 1), 0)
 OPEN = MessageRoute("0", (0, 1), 0, 1, 0)
@@ -16,13 +17,13 @@ FROM_ANY = OPEN._replace(sender=-1)
 def send(
     peer: int, count: int = 1, wide: int = 0, *, tag: int = 0, group: str = "0"
 ) -> MessageCounts:
-    return MessageCounts(group, (0, 1), True, peer, tag, count, wide, "a.py:1")
+    return MessageCounts(group, (0, 1), True, peer, tag, count, wide, code_line("a.py:1"))
 
 
 def receive(
     peer: int, count: int = 1, wide: int = 0, *, tag: int = 0, group: str = "0"
 ) -> MessageCounts:
-    return MessageCounts(group, (0, 1), False, peer, tag, count, wide, "a.py:2")
+    return MessageCounts(group, (0, 1), False, peer, tag, count, wide, code_line("a.py:2"))
 
 
 def settle(
@@ -66,7 +67,7 @@ def test_what_is_even_leaves_nothing(zero: list[MessageCounts], one: list[Messag
 def test_what_is_odd_is_reported(
     zero: list[MessageCounts], one: list[MessageCounts], way: MessageRoute, count: int, site: str
 ) -> None:
-    assert settle(zero, one) == Balance((UnmatchedMessages(way, count, site),), {})
+    assert settle(zero, one) == Balance((UnmatchedMessages(way, count, code_line(site)),), {})
 
 
 def test_tags_are_apart() -> None:
@@ -85,11 +86,11 @@ def test_a_receive_from_any_takes_what_no_other_does() -> None:
 
 
 def send_of_three() -> MessageCounts:
-    return MessageCounts("0", (0, 1, 2), True, 0, 0, 1, 0, "a.py:1")
+    return MessageCounts("0", (0, 1, 2), True, 0, 0, 1, 0, code_line("a.py:1"))
 
 
 def receive_of_three(peer: int) -> MessageCounts:
-    return MessageCounts("0", (0, 1, 2), False, peer, 0, 1, 0, "a.py:2")
+    return MessageCounts("0", (0, 1, 2), False, peer, 0, 1, 0, code_line("a.py:2"))
 
 
 @pytest.mark.parametrize(
@@ -118,18 +119,18 @@ def test_what_a_fixture_begins_is_open_while_it_is_up() -> None:
 
 
 def test_what_a_fixture_leaves_is_reported_when_it_is_gone() -> None:
-    assert settle([], [], {OPEN: 1}) == Balance((UnmatchedMessages(OPEN, 1, ""),), {})
+    assert settle([], [], {OPEN: 1}) == Balance((UnmatchedMessages(OPEN, 1, None),), {})
 
 
 def test_what_a_test_leaves_beside_a_fixtures_is_reported_once() -> None:
     left = settle([send(1, 2, 1)], [], keeps=True)
-    assert left == Balance((UnmatchedMessages(OPEN, 1, "a.py:1"),), {OPEN: 1})
+    assert left == Balance((UnmatchedMessages(OPEN, 1, code_line("a.py:1")),), {OPEN: 1})
     assert settle([], [], left.open, keeps=True) == Balance((), {OPEN: 1})
 
 
 def test_the_other_direction_is_no_fixtures() -> None:
     left = settle([], [receive(0, 3)], {OPEN: 1}, keeps=True)
-    assert left == Balance((UnmatchedMessages(OPEN, -2, "a.py:2"),), {})
+    assert left == Balance((UnmatchedMessages(OPEN, -2, code_line("a.py:2")),), {})
 
 
 def test_a_receive_from_any_of_a_fixture_takes_a_tests_send() -> None:

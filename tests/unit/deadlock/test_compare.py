@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ddp.deadlock.collectives import difference, needs_calls, root_cause, suspicions
-from pytest_ddp.protocol.rank_status import CallRecord, GroupCount
-from tests.unit.standings import call, count
+from pytest_ddp.protocol.rank_status import CallRecord, CodeLine, GroupCount
+from tests.unit.standings import call, code_line, count
 
 _files = itertools.count()
 
@@ -157,9 +157,9 @@ def test_a_call_that_torch_refused_contradicts_nothing() -> None:
 def test_text_shows_all_ranks_side_by_side() -> None:
     path = source("dist.all_reduce(x, op=dist.ReduceOp.MAX)\n    dist.broadcast(y, 0)\n")
     shown = differ(
-        (call(1, site=f"{path}:1", reduce_op="MAX"),),
-        (call(1, "broadcast", site=f"{path}:2", root=0, numel=None, dtype=None),),
-        (call(1, site="/src/gone.py:7"),),
+        (call(1, site=code_line(f"{path}:1"), reduce_op="MAX"),),
+        (call(1, "broadcast", site=code_line(f"{path}:2"), root=0, numel=None, dtype=None),),
+        (call(1, site=code_line("/src/gone.py:7")),),
     )
     assert shown == (
         "the ranks differ in collective #1 of the default group:\n"
@@ -205,7 +205,7 @@ def test_calls_of_other_groups_are_no_part_of_it() -> None:
 
 
 LEGAL = {
-    "lines": (call(1, site="/src/a.py:3"), call(1, site="/src/b.py:7")),
+    "lines": (call(1, site=code_line("/src/a.py:3")), call(1, site=code_line("/src/b.py:7"))),
     "sizes of uneven gathers": (call(1, "all_gather", numel=None), call(1, "all_gather")),
     "forms of all_gather": (
         call(1, "all_gather", numel=None, dtype=None),
@@ -246,7 +246,7 @@ def test_ranks_that_ask_for_the_same_never_differ(
     """Whatever the lines are, and whatever of it C++ asked for on some ranks."""
     ranks = tuple(
         tuple(
-            call(number, operation, numel=numel, site=f"/src/a.py:{lines[rank]}")
+            call(number, operation, numel=numel, site=code_line(f"/src/a.py:{lines[rank]}"))
             for number, (operation, numel, lines, python) in enumerate(program, 1)
             if python[rank]
         )
@@ -259,7 +259,7 @@ def test_ranks_that_ask_for_the_same_never_differ(
 
 
 def loop(numbers: range, line: int = 1) -> tuple[CallRecord, ...]:
-    return tuple(call(number, site=f"/src/loop.py:{line}") for number in numbers)
+    return tuple(call(number, site=code_line(f"/src/loop.py:{line}")) for number in numbers)
 
 
 def test_rank_that_stops_earlier() -> None:
@@ -279,7 +279,7 @@ def test_rank_that_never_called() -> None:
 
 
 def test_one_collective_more_in_the_middle() -> None:
-    extra = (*loop(range(1, 3)), call(3, site="/src/loop.py:9"), *loop(range(4, 5)))
+    extra = (*loop(range(1, 3)), call(3, site=code_line("/src/loop.py:9")), *loop(range(4, 5)))
     shown = differ(extra, loop(range(1, 4)))
     assert shown.startswith("the ranks diverge at collective #3 ")
     assert "rank 1" in shown
@@ -287,8 +287,8 @@ def test_one_collective_more_in_the_middle() -> None:
 
 def test_same_text_on_two_lines_is_no_parting() -> None:
     path = source("dist.all_reduce(x)\ndist.all_reduce(x)\ndist.barrier()\n")
-    one = (call(1, site=f"{path}:1"), call(2, site=f"{path}:1"))
-    two = (call(1, site=f"{path}:2"),)
+    one = (call(1, site=code_line(f"{path}:1")), call(2, site=code_line(f"{path}:1")))
+    two = (call(1, site=code_line(f"{path}:2")),)
     assert differ(one, two).startswith("the ranks diverge at collective #2 ")
 
 
@@ -346,12 +346,12 @@ def test_contradiction_is_reported_before_the_parting() -> None:
 
 
 def native(number: int, **known: Any) -> CallRecord:
-    return call(number, site="", reduce_op=None, **known)
+    return call(number, site=None, reduce_op=None, **known)
 
 
 def test_first_meeting_with_what_cpp_issued_is_reported_before_the_last_difference() -> None:
     path = source("dist.all_reduce(x)\n")
-    one = (call(1, site=f"{path}:1"), native(2), native(3, operation="broadcast"))
+    one = (call(1, site=code_line(f"{path}:1")), native(2), native(3, operation="broadcast"))
     two = (native(1), native(2), native(3))
     assert differ(one, two) == (
         "the ranks first diverge at collective #1 of the default group:\n"
@@ -392,7 +392,9 @@ ALPHA_BETA = "dist.all_reduce(alpha)\ndist.all_reduce(beta)\n"
 
 
 def at(path: str, *lines: int, operation: str = "all_reduce") -> tuple[CallRecord, ...]:
-    return tuple(call(n, operation, site=f"{path}:{line}") for n, line in enumerate(lines, 1))
+    return tuple(
+        call(n, operation, site=code_line(f"{path}:{line}")) for n, line in enumerate(lines, 1)
+    )
 
 
 def suspect(*ranks: tuple[CallRecord, ...]) -> list[str]:
@@ -410,13 +412,13 @@ def test_swapped_pair() -> None:
 
 def test_swap_with_what_cpp_issues() -> None:
     path = source("dist.all_reduce(x)\ndist.all_reduce(y)\n")
-    early, late = call(1, site=f"{path}:1"), call(3, site=f"{path}:1")
+    early, late = call(1, site=code_line(f"{path}:1")), call(3, site=code_line(f"{path}:1"))
     one, two = (early, native(2), native(3)), (native(1), native(2), late)
     assert suspect(one, two) == [
         "collectives #1 to #3 of the default group may be swapped: dist.all_reduce(x) comes "
         f"before what C++ issues on rank 0, and after it on rank 1 ({path}:1)"
     ]
-    other = (*two[:2], call(3, site=f"{path}:2"))
+    other = (*two[:2], call(3, site=code_line(f"{path}:2")))
     assert suspect(one, other) == suspect(one, one) == suspect(two, two) == []
 
 
@@ -504,7 +506,7 @@ def test_branch_that_has_both_in_crossed_order_is_a_swap() -> None:
 
 def test_lines_of_two_files_are_in_no_branch_of_one_if() -> None:
     one, two = source("if a:\n    f(x)\nelse:\n    f(y)\n"), source("0\n0\n0\nf(y)\n")
-    x, y = f"{one}:2", f"{two}:4"
+    x, y = CodeLine(one, 2), CodeLine(two, 4)
     shown = suspect((call(1, site=x), call(2, site=y)), (call(1, site=y), call(2, site=x)))
     assert len(shown) == 1
 

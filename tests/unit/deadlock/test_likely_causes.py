@@ -9,7 +9,7 @@ import pytest
 from pytest_ddp.deadlock.likely_causes import with_hint
 from pytest_ddp.deadlock.prover import ProbedRank
 from pytest_ddp.protocol.rank_status import PendingOperation
-from tests.unit.standings import collective, count, ended, pair, proof, stuck
+from tests.unit.standings import code_line, collective, count, ended, pair, proof, stuck
 
 
 def hint(probed: dict[int, ProbedRank]) -> str:
@@ -25,7 +25,7 @@ def after(state: ProbedRank, *done: PendingOperation) -> ProbedRank:
 
 
 def at_line(number: int, line: int) -> PendingOperation:
-    return replace(pair(number), site=f"/src/test_made.py:{line}")
+    return replace(pair(number), site=code_line(f"/src/test_made.py:{line}"))
 
 
 IN_THIRD = passed(stuck(pair(3)), 3, inside=True)
@@ -99,7 +99,7 @@ def test_what_a_rank_no_longer_reports_is_not_denied() -> None:
 
 
 def test_a_collective_of_cpp_has_no_line() -> None:
-    native = replace(pair(2), site="")
+    native = replace(pair(2), site=None)
     assert (
-        hint({0: stuck(native), 1: after(ended(count(1, 0, 1)), replace(pair(1), site=""))}) == ""
+        hint({0: stuck(native), 1: after(ended(count(1, 0, 1)), replace(pair(1), site=None))}) == ""
     )

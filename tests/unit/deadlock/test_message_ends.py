@@ -7,6 +7,7 @@ import pytest
 from pytest_ddp.deadlock.message_ends import difference
 from pytest_ddp.outcome.outcome import MessageRoute
 from pytest_ddp.protocol.rank_status import Dropped, GroupCount, MessageShape, Traffic
+from tests.unit.standings import code_line
 
 ALL = (0, 1, 2)
 
@@ -20,7 +21,12 @@ def begun(text: str, *, thread: int = 1) -> Traffic:
         shapes.append(
             MessageShape(
                 *("0", ends[0] == "s", -1 if peer == "*" else int(peer), int(tag or 0)),
-                *(int(what[1:]), {"f": "float32", "i": "int32"}[what[0]], f"a.py:{place}", thread),
+                *(
+                    int(what[1:]),
+                    {"f": "float32", "i": "int32"}[what[0]],
+                    code_line(f"a.py:{place}"),
+                    thread,
+                ),
             )
         )
     return Traffic((), lost=False, unclear=False, shapes=(*shapes,), order=(*range(len(shapes)),))
@@ -86,7 +92,7 @@ def test_a_loop_is_one_shape() -> None:
     ("receiver", "before"),
     [
         (Traffic((), False, unclear=True), {}),
-        (Traffic((), True, False, (Dropped(False, 0, "a.py:1"),)), {}),
+        (Traffic((), True, False, (Dropped(False, 0, code_line("a.py:1")),)), {}),
         (Traffic((), False, False), {MessageRoute("0", ALL, 0, 1, 0): 1}),
     ],
     ids=["of a fixture's thread", "given up", "open before"],

@@ -13,6 +13,7 @@ from pytest_ddp.protocol.rank_status import Sent
 from tests.unit.standings import (
     WORLD,
     accused,
+    code_line,
     collective,
     count,
     ended,
@@ -246,29 +247,35 @@ def test_receive_contradicts_no_collective_of_the_same_number() -> None:
 
 
 def test_table_has_every_rank_in_order() -> None:
-    place = f"{Path.cwd()}/tests/test_made.py:7 in test_made"
-    here = replace(pair(3), site=f"{Path.cwd()}/tests/test_made.py:13", numel=None)
+    place = code_line(f"{Path.cwd()}/tests/test_made.py:7 in test_made")
+    here = replace(pair(3), site=code_line(f"{Path.cwd()}/tests/test_made.py:13"), numel=None)
     table = proof(
         {
-            2: running(place=place, phase="setup"),
+            2: running(place=place, phase=("setup",)),
             1: ended(count(2, 0, 1)),
             0: stuck(here),
         }
     ).table
     assert table == (
         RankLine(
-            *(0, "waits", "call", "all_reduce #3 of the default group", "tests/test_made.py:13"),
+            *(
+                0,
+                "waits",
+                ("call",),
+                "all_reduce #3 of the default group",
+                code_line("tests/test_made.py:13"),
+            ),
             *("0", 3, "all_reduce"),
         ),
-        RankLine(1, "ended", "", "", ""),
-        RankLine(2, "runs", "setup", "", "tests/test_made.py:7 in test_made"),
+        RankLine(1, "ended", (), "", None),
+        RankLine(2, "runs", ("setup",), "", code_line("tests/test_made.py:7 in test_made")),
     )
 
 
 def test_wait_without_a_known_line_shows_the_innermost_one() -> None:
-    unknown = replace(pair(3), site="")
+    unknown = replace(pair(3), site=None)
     line = proof({0: stuck(unknown), 1: ended(count(2, 0, 1))}).table[0]
-    assert line.place == "/src/test_made.py:7 in test_made"
+    assert line.place == code_line("/src/test_made.py:7 in test_made")
     assert line.collective == "all_reduce #3 (4 x float32) of the default group"
 
 

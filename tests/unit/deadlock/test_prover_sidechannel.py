@@ -9,7 +9,16 @@ import pytest
 from pytest_ddp.deadlock.prover import ProbedRank, prove
 from pytest_ddp.outcome.outcome import RankLine
 from pytest_ddp.protocol.rank_status import SIDE_CHANNEL, PendingOperation
-from tests.unit.standings import collective, count, ended, exchange, receive, running, stuck
+from tests.unit.standings import (
+    code_line,
+    collective,
+    count,
+    ended,
+    exchange,
+    receive,
+    running,
+    stuck,
+)
 
 GATHER = exchange(1, 0, 1)
 BARRIER = collective(2, 0, 1, operation="barrier")
@@ -24,9 +33,9 @@ def test_exchange_against_collective() -> None:
         "deadlock: rank 0 waits in ddp.gather #1, rank 1 in barrier #2 of the default group"
     )
     assert hang.culprits == ()
-    place = "/src/test_made.py:7 in test_made"
+    place = code_line("/src/test_made.py:7 in test_made")
     assert hang.table[0] == RankLine(
-        *(0, "waits", "call", "ddp.gather #1", place, SIDE_CHANNEL),
+        *(0, "waits", ("call",), "ddp.gather #1", place, SIDE_CHANNEL),
         number=1,
         operation="ddp.gather",
     )

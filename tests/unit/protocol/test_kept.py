@@ -17,6 +17,7 @@ from pytest_ddp.protocol.buffered_reports import BufferedReports, RecoveredRepor
 from pytest_ddp.protocol.messages import Passed, Phase
 from pytest_ddp.protocol.status_page import KEPT, PHASE, SIZE, StatusPage, framed, note_of, read
 from tests.unit import handmade as made
+from tests.unit.standings import code_line
 
 KILLED = """
 import os, signal, sys
@@ -137,8 +138,8 @@ def test_page_that_a_test_has_written_into_shows_nothing(path: Path, text: str) 
 
 def test_areas_do_not_meet(path: Path) -> None:
     page = StatusPage(str(path))
-    page.write(PHASE, note_of("call: step", "a.py:1 in f", 1))
+    page.write(PHASE, note_of(("call", "step"), code_line("a.py:1 in f"), 1))
     BufferedReports(page, config()).begin(5)
-    assert read(path).phase == "call: step"
+    assert read(path).phase == ("call", "step")
     assert buffered_reports.read(path) == RecoveredReports(5)
     assert path.stat().st_size == SIZE

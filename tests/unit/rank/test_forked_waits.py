@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_ddp.protocol.rank_status import ForkedWait
+from pytest_ddp.protocol.rank_status import CodeLine, ForkedWait
 from pytest_ddp.rank.groups.forked_waits import ForkedWaits
 from pytest_ddp.rank.operations.operation import Description, Issuer, Operation, Site
 from pytest_ddp.rank.operations.table import BY_NAME
@@ -60,7 +60,7 @@ def test_wait_is_seen_until_it_ends_or_its_process_does(waits: ForkedWaits) -> N
     # First: the numbers of both may leave the same remainder, and its end removes the other's note.
     ends = Child(begins_and_ends)
     begins = Child(lambda: waits.begin(call()))
-    seen = ForkedWait(f"process {begins.pid}", "all_reduce", f"{__file__}:7")
+    seen = ForkedWait(f"process {begins.pid}", "all_reduce", CodeLine(__file__, 7))
     assert waits.living() == (seen,)
     ends.end()
     begins.end()

@@ -183,4 +183,4 @@ def test_thread_of_an_executor() -> None:
         assert isinstance(begun.exception(), ValueError)
     assert found is not None
     assert (found.words, found.first) == ("ValueError: label 17", None)
-    assert found.place.endswith("in fail")
+    assert found.place.function == "fail"

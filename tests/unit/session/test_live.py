@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ddp.outcome.outcome import Ending
+from pytest_ddp.protocol.rank_status import CodeLine
 from pytest_ddp.session import display
 from pytest_ddp.session.display import LiveLine, activity_of, line
 from tests.unit.standings import collective, standing
@@ -56,15 +57,20 @@ def test_a_rank_that_waits_is_in_its_collective() -> None:
     assert activity_of(None, stand) == "in all_reduce #7"
 
 
+LINE = CodeLine("/src/test_made.py", 12, "f")
+
+
 @pytest.mark.parametrize(
     ("phase", "place", "words"),
     [
-        ("call: step 3: backward", "/src/test_made.py:12 in f", "in step 3: backward"),
-        ("call", "/src/test_made.py:12 in f", "at test_made.py:12"),
-        ("setup", "", "in setup"),
+        (("call", "step 3", "backward"), LINE, "in step 3: backward"),
+        (("call",), LINE, "at test_made.py:12"),
+        (("setup",), None, "in setup"),
     ],
 )
-def test_a_rank_that_works_is_in_its_phase(phase: str, place: str, words: str) -> None:
+def test_a_rank_that_works_is_in_its_phase(
+    phase: tuple[str, ...], place: CodeLine | None, words: str
+) -> None:
     assert activity_of(None, standing(phase=phase, place=place)) == words
 
 

@@ -7,15 +7,15 @@ import signal
 
 import pytest
 
-from pytest_ddp.outcome.outcome import RankOutcome
+from pytest_ddp.outcome.outcome import Hang, HangKind, RankOutcome
 from pytest_ddp.session.synthetic_reports import exception_of
 from pytest_ddp.settings.options import Output
 from pytest_ddp.verdict.merge import judge
 from tests.unit import handmade
 
 
-def _raised(*ranks: RankOutcome) -> BaseException:
-    merged = judge(handmade.run(*ranks), Output.FAILED)
+def _raised(*ranks: RankOutcome, hang: Hang | None = None) -> BaseException:
+    merged = judge(handmade.run(*ranks, hang=hang), Output.FAILED)
     (diagnosis,) = merged.diagnoses
     (report,) = (report for report in merged.reports if report.failed)
     return exception_of(report, diagnosis)
@@ -61,6 +61,15 @@ def test_a_crash_is_named_by_its_ending() -> None:
     error = _raised(handmade.passing(0), handmade.dead(1, -signal.SIGSEGV))
     assert type(error).__name__ == "Crash"
     assert str(error).startswith("rank 1 died of SIGSEGV")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(HangKind.FOR_EACH_OTHER, "Deadlock"), (HangKind.MISMATCH, "Mismatch")]
+)
+def test_a_hang_is_named_by_its_kind_which_its_text_leaves_out(kind: HangKind, name: str) -> None:
+    hang = Hang(kind, "rank 0 waits in barrier #1, rank 1 in recv #1", (), ())
+    error = _raised(handmade.stopped(0), handmade.stopped(1), hang=hang)
+    assert (type(error).__name__, str(error)) == (name, hang.what)
 
 
 def test_a_disagreement_is_one() -> None:

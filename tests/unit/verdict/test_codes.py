@@ -32,17 +32,20 @@ from tests.unit.handmade import ASSERTED, CRASHED, dead, stopped
 ENTRIES = [*by_code().values()]
 ENDED = Hang(
     HangKind.FOR_ENDED,
-    sentence="deadlock: rank 0 waits in barrier #1 of the default group, rank 1 has ended the test "
-    "without it",
+    what="rank 0 waits in barrier #1 of the default group, rank 1 has ended the test without it",
     culprits=(1,),
-    table=(RankLine(0, "waits", "call", "barrier #1", ""), RankLine(1, "ended", "", "", "")),
+    table=(RankLine(0, "waits", ("call",), "barrier #1", None), RankLine(1, "ended", (), "", None)),
     hint="rank 1 issued no collective: why?",
 )
 CIRCLE = replace(ENDED, kind=HangKind.FOR_EACH_OTHER)
 UNLIKE = replace(ENDED, kind=HangKind.MISMATCH)
 IN_NEW_GROUP = Expiry(
     (),
-    (RankLine(0, "waits", "call: new_group", "new_group #1 (all)", "", operation="new_group"),),
+    (
+        RankLine(
+            0, "waits", ("call", "new_group"), "new_group #1 (all)", None, operation="new_group"
+        ),
+    ),
 )
 KILLED = dead(returncode=-signal.SIGKILL)
 FINDING = Finding("ranks noted unlike things", "DDP-999")

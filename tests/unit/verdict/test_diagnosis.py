@@ -21,14 +21,17 @@ from pytest_ddp.verdict.representation import sentences
 from pytest_ddp.verdict.text import rows_of
 from tests.unit import handmade as made
 from tests.unit.handmade import ASSERTED, CLOSED, CRASHED, dead, stopped
+from tests.unit.standings import code_line
 
 HANG = Hang(
     HangKind.FOR_ENDED,
-    sentence="deadlock: rank 0 waits in all_reduce #7 of the default group, rank 1 has ended it",
+    what="rank 0 waits in all_reduce #7 of the default group, rank 1 has ended it",
     culprits=(1,),
     table=(
-        RankLine(0, "waits", "call", "all_reduce #7", "tests/test_made.py:33 in f", "0", 7),
-        RankLine(1, "ended", "", "", ""),
+        RankLine(
+            0, "waits", ("call",), "all_reduce #7", code_line("tests/test_made.py:33 in f"), "0", 7
+        ),
+        RankLine(1, "ended", (), "", None),
     ),
 )
 NO_MEMORY = made.failed("raise MemoryError")
@@ -101,7 +104,7 @@ def test_root_cause_of_a_crash_is_who_died_first() -> None:
     broken, died = found.ranks
     assert broken.state == "failed"
     assert (died.state, died.signal, died.exit_code) == ("died", "SIGSEGV", None)
-    assert died.place == "tests/test_made.py:14 in helper"
+    assert died.place == code_line("tests/test_made.py:14 in helper")
     assert [frame.line for frame in died.stack] == [14, 30]
 
 
@@ -168,12 +171,12 @@ def test_names_of_files_are_tame_and_different() -> None:
 
 
 def row(rank: int, **known: Any) -> RankDiagnosis:
-    empty = RankDiagnosis(rank, "waits", "call", "", "", None, "", "", None, "", "", ())
+    empty = RankDiagnosis(rank, "waits", ("call",), "", "", None, None, "", None, "", "", ())
     return replace(empty, **known)
 
 
 def test_row_fits_on_one_line() -> None:
-    assert list(rows_of([row(0, place="a.py:1"), row(10, state="ended", phase="")])) == [
+    assert list(rows_of([row(0, place=code_line("a.py:1")), row(10, state="ended", phase=())])) == [
         "",
         "rank 0   waits  call  a.py:1",
         "rank 10  ended",
@@ -181,8 +184,8 @@ def test_row_fits_on_one_line() -> None:
 
 
 def test_wide_row_is_folded() -> None:
-    wide = row(0, phase="call: " + "x" * 40, collective="all_reduce #1 of the default group")
-    assert list(rows_of([replace(wide, place="a.py:1")])) == [
+    wide = row(0, phase=("call", "x" * 40), collective="all_reduce #1 of the default group")
+    assert list(rows_of([replace(wide, place=code_line("a.py:1"))])) == [
         "",
         f"rank 0  waits  call: {'x' * 40}",
         "               all_reduce #1 of the default group",
@@ -192,7 +195,7 @@ def test_wide_row_is_folded() -> None:
 
 def test_cell_that_is_too_long_goes_on_below_itself() -> None:
     wide = row(0, collective="all_reduce #1 of the default group in thread " + "x" * 30)
-    assert [*sentences(*rows_of([replace(wide, place="a.py:1")])).lines] == [
+    assert [*sentences(*rows_of([replace(wide, place=code_line("a.py:1"))])).lines] == [
         "\n",
         "rank 0  waits  call\n",
         "               all_reduce #1 of the default group in thread\n",

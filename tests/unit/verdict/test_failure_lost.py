@@ -26,6 +26,7 @@ from tests.unit.handmade import (
     text,
     verdict,
 )
+from tests.unit.standings import code_line
 
 SETUP, CALL, TEARDOWN = Phase
 IN_ADD = (
@@ -61,7 +62,7 @@ def test_what_was_raised_before_the_end_is_shown() -> None:
     """NCCL's watchdog ends the process during pytest's report, after an error of CUDA."""
     dying = dead(
         returncode=-signal.SIGABRT,
-        phase="call: backward",
+        phase=("call", "backward"),
         raised="torch.AcceleratorError: CUDA error: device-side assert triggered",
         stderr=(
             "[rank1]:[E1126 05:34:29 ProcessGroupNCCL.cpp:2303] [PG ID 0 Rank 1] Process group "
@@ -302,12 +303,16 @@ LOADER = "/env/lib/python3.11/site-packages/torch/utils/data/_utils/pin_memory.p
 SENTENCE = "deadlock: rank 0 waits in all_reduce #7 of the default group, rank 2 in barrier #7"
 HANG = Hang(
     HangKind.FOR_ENDED,
-    sentence=SENTENCE,
+    what=SENTENCE.removeprefix("deadlock: "),
     culprits=(2,),
     table=(
-        RankLine(0, "waits", "call", "all_reduce #7", "tests/test_made.py:33 in test_made"),
-        RankLine(1, "ended", "", "", ""),
-        RankLine(2, "waits", "backward", "barrier #7", "tests/test_made.py:40 in test_made"),
+        RankLine(
+            0, "waits", ("call",), "all_reduce #7", code_line("tests/test_made.py:33 in test_made")
+        ),
+        RankLine(1, "ended", (), "", None),
+        RankLine(
+            2, "waits", ("backward",), "barrier #7", code_line("tests/test_made.py:40 in test_made")
+        ),
     ),
 )
 
@@ -350,7 +355,7 @@ def test_proven_hang_beside_a_failure_is_a_note() -> None:
 
 
 def test_proven_hang_without_a_table() -> None:
-    hang = Hang(HangKind.FOR_ENDED, "deadlock: so it is", (), ())
+    hang = Hang(HangKind.FOR_ENDED, "so it is", (), ())
     assert text(stopped(0), hang=hang).startswith("deadlock: so")
 
 

@@ -70,6 +70,6 @@ def test_ranks_that_were_stopped_after_a_failure_refer_to_it() -> None:
 def test_teardown_that_could_never_end_is_shown() -> None:
     setup, call = made.report(Phase.SETUP), made.report(Phase.CALL)
     stuck = made.rank(2, setup, call, ending=Ending.STOPPED)
-    hang = Hang(HangKind.FOR_EACH_OTHER, "deadlock: so it is", (), ())
+    hang = Hang(HangKind.FOR_EACH_OTHER, "so it is", (), ())
     shown = made.merged(made.passing(0, made.ASSERTED), in_teardown(1, LOST), stuck, hang=hang)[-1]
     assert made.verdict(shown) == "deadlock: so it is"

@@ -9,12 +9,12 @@ from pytest_ddp.protocol.rank_status import Handled
 from pytest_ddp.verdict.diagnosis import note, verdict_prefix
 from tests.unit import handmade as made
 from tests.unit.handmade import ASSERTED, CLOSED, dead, failure, gloo, stopped, text, verdict
-from tests.unit.standings import standing
+from tests.unit.standings import code_line, standing
 
-FIRST = Handled("ValueError", "label 17", "/src/data.py:7 in read")
-OTHER_LABEL = Handled("ValueError", "label 18", "/src/data.py:7 in read")
-AFTER = Handled("RuntimeError", "training failed", "/src/train.py:3 in run", FIRST)
-SECOND = Handled("OSError", "", "/src/data.py:9 in open")
+FIRST = Handled("ValueError", "label 17", code_line("/src/data.py:7 in read"))
+OTHER_LABEL = Handled("ValueError", "label 18", code_line("/src/data.py:7 in read"))
+AFTER = Handled("RuntimeError", "training failed", code_line("/src/train.py:3 in run"), FIRST)
+SECOND = Handled("OSError", "", code_line("/src/data.py:9 in open"))
 CHAIN = """try:
     raise ValueError('label 17')
 finally:
@@ -60,7 +60,7 @@ def test_words(handled: dict[int, Handled | None], begins: str, ends: str) -> No
 
 
 def test_kind_stays_and_the_rank_that_has_ended_handles_nothing() -> None:
-    hang = Hang(HangKind.MISMATCH, "mismatch: so it is", (), ())
+    hang = Hang(HangKind.MISMATCH, "so it is", (), ())
     seen = failure(made.passing(0, status=standing(handled=FIRST)), within(1, FIRST), hang=hang)
     begin = "while handling ValueError: label 17 (rank 1, /src/data.py:7): "
     assert verdict(seen) == f"{begin}mismatch: so it is"

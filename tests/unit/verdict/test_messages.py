@@ -13,6 +13,7 @@ from pytest_ddp.outcome.outcome import MessageRoute, RankOutcome, UnmatchedMessa
 from pytest_ddp.protocol.messages import Change, Finished, Leak, Warned
 from pytest_ddp.verdict.notices import DdpWarning, Messages
 from tests.unit.handmade import NODEID, done, passing, run
+from tests.unit.standings import code_line
 
 
 class FakeConfig:
@@ -210,10 +211,10 @@ def test_messages_that_are_left_are_reported_by_direction(
 ) -> None:
     way = MessageRoute("0", (0, 1), 0, 1, 0)
     left = (
-        UnmatchedMessages(way, 1, "/a/test_a.py:9"),
-        UnmatchedMessages(way._replace(tag=3, group="1"), 2, "/a/test_a.py:10"),
-        UnmatchedMessages(way._replace(sender=-1), -1, "/a/test_a.py:11"),
-        UnmatchedMessages(way, -1, ""),
+        UnmatchedMessages(way, 1, code_line("/a/test_a.py:9")),
+        UnmatchedMessages(way._replace(tag=3, group="1"), 2, code_line("/a/test_a.py:10")),
+        UnmatchedMessages(way._replace(sender=-1), -1, code_line("/a/test_a.py:11")),
+        UnmatchedMessages(way, -1, None),
     )
     outcome = run(passing(0), passing(1), unfinished=left)
     messages.after_test(outcome, [])
@@ -229,7 +230,7 @@ def test_messages_that_are_left_are_reported_by_direction(
 def test_messages_that_are_left_on_a_group_that_is_kept(
     config: FakeConfig, messages: Messages
 ) -> None:
-    left = (UnmatchedMessages(MessageRoute("0", (0, 1), 0, 1, 0), 1, ""),)
+    left = (UnmatchedMessages(MessageRoute("0", (0, 1), 0, 1, 0), 1, None),)
     messages.after_test(run(passing(0), passing(1), unfinished=left, keeps_group=True), [])
     (text,) = config.texts()
     assert text.endswith("; the group is kept, and the next test may meet them")

@@ -69,7 +69,7 @@ def test_failure_of_another_form_is_left_alone(longrepr: object) -> None:
 
 
 def test_wide_lines_are_for_the_terminal_alone() -> None:
-    hang = Hang(HangKind.FOR_EACH_OTHER, "deadlock: " + "so it is, " * 12, (), ())
+    hang = Hang(HangKind.FOR_EACH_OTHER, "" + "so it is, " * 12, (), ())
     ranks = stopped(0), made.passing(1)
     (report,) = (
         r for r in judge(made.run(*ranks, hang=hang), Output.FAILED, 160).reports if r.failed

@@ -24,6 +24,7 @@ from tests.unit.handmade import (
     text,
     verdict,
 )
+from tests.unit.standings import code_line
 
 SETUP, CALL, TEARDOWN = Phase
 
@@ -194,9 +195,10 @@ BARRIER = "barrier #1 of the default group"
 
 
 def waiting(*others: str, culprits: tuple[int, ...] = (0,)) -> Hang:
-    rows = [RankLine(n, "waits", "call", each, "a.py:3") for n, each in enumerate(others, 1)]
-    table = (RankLine(0, "ended", "", "", ""), *rows)
-    return Hang(HangKind.FOR_ENDED, "deadlock: rank 1 waits", culprits, table)
+    line = code_line("a.py:3")
+    rows = [RankLine(n, "waits", ("call",), each, line) for n, each in enumerate(others, 1)]
+    table = (RankLine(0, "ended", (), "", None), *rows)
+    return Hang(HangKind.FOR_ENDED, "rank 1 waits", culprits, table)
 
 
 def test_peers_that_wait_in_one_collective_take_one_line() -> None:

@@ -45,7 +45,7 @@ class Popen:
 
     @property
     def has_returned(self) -> bool:
-        return self.files.noted.phase == RETURNED
+        return self.files.noted.phase == (RETURNED,)
 
     def poll(self) -> int | None:
         return self.returncode
@@ -85,7 +85,7 @@ def ended(
         stacks: the dump of its faults.
         known: attributes of the process or of its ``popen``.
     """
-    files = Files(StatusNote(phase=RETURNED) if mark is None else mark, stacks)
+    files = Files(StatusNote(phase=(RETURNED,)) if mark is None else mark, stacks)
     of_popen = {
         name: known.pop(name)
         for name in ("exit_code_was_read", "ended_by_test", "was_joined", "ends_with")

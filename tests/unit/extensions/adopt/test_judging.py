@@ -11,16 +11,16 @@ from pytest_ddp.protocol.rank_status import Handled
 from pytest_ddp.protocol.status_page import StatusNote
 from tests.unit.extensions.adopt.processes import Process, ended
 from tests.unit.handmade import SITE, stacks
-from tests.unit.standings import standing
+from tests.unit.standings import code_line, standing
 
 EXPLAINED = "DDP-066: python -m pytest_ddp explain DDP-066"
 NODEID = "test_it.py::test_it"
-LEFT = StatusNote(phase="target")
+LEFT = StatusNote(phase=("target",))
 HANG = Hang(
     HangKind.FOR_ENDED,
-    "deadlock: rank 0 waits, rank 1 has ended the test without it",
+    "rank 0 waits, rank 1 has ended the test without it",
     (0,),
-    (RankLine(0, "waits", "target", "barrier #1", ""),),
+    (RankLine(0, "waits", ("target",), "barrier #1", None),),
 )
 
 
@@ -167,32 +167,44 @@ TORCH = (f"{SITE}/torch/distributed/distributed_c10d.py", 3252, "all_reduce")
 @pytest.mark.parametrize(
     ("code", "mark", "words"),
     [
-        (-9, StatusNote(phase="target"), "died of SIGKILL"),
+        (-9, StatusNote(phase=("target",)), "died of SIGKILL"),
         (
             3,
-            StatusNote(phase="target: init_process_group"),
+            StatusNote(phase=("target", "init_process_group")),
             "exited with code 3 in init_process_group",
         ),
-        (0, StatusNote(phase="target"), "exited with code 0 before its target had returned"),
-        (None, StatusNote(phase="target"), "is still running"),
+        (0, StatusNote(phase=("target",)), "exited with code 0 before its target had returned"),
+        (None, StatusNote(phase=("target",)), "is still running"),
         (
             -9,
-            StatusNote("target: DDP construction", "test_sum.py:4 in add", "test_sum.py:9 in add"),
+            StatusNote(
+                ("target", "DDP construction"),
+                code_line("test_sum.py:4 in add"),
+                code_line("test_sum.py:9 in add"),
+            ),
             "died of SIGKILL in DDP construction, last seen at test_sum.py:9 in add",
         ),
         (
             -9,
-            StatusNote("target: DDP construction", "test_sum.py:4 in add"),
+            StatusNote(("target", "DDP construction"), code_line("test_sum.py:4 in add")),
             "died of SIGKILL in DDP construction, begun at test_sum.py:4 in add",
         ),
         (
             -9,
-            StatusNote("target", "test_sum.py:4 in add", f"{SITE}/plugin/store.py:9 in wait"),
+            StatusNote(
+                ("target",),
+                code_line("test_sum.py:4 in add"),
+                code_line(f"{SITE}/plugin/store.py:9 in wait"),
+            ),
             "died of SIGKILL, begun at test_sum.py:4 in add",
         ),
         (
             -9,
-            StatusNote("target", f"{SITE}/a/b.py:4 in c", f"{SITE}/plugin/store.py:9 in wait"),
+            StatusNote(
+                ("target",),
+                code_line(f"{SITE}/a/b.py:4 in c"),
+                code_line(f"{SITE}/plugin/store.py:9 in wait"),
+            ),
             "died of SIGKILL, last seen at plugin/store.py:9 in wait",
         ),
     ],
@@ -202,7 +214,9 @@ def test_an_end_is_one_line_without_a_stack(code: int | None, mark: StatusNote, 
 
 
 def test_a_stack_has_the_place_and_the_page_is_not_needed() -> None:
-    mark = StatusNote("target", "test_sum.py:4 in add", "test_sum.py:9 in add")
+    mark = StatusNote(
+        ("target",), code_line("test_sum.py:4 in add"), code_line("test_sum.py:9 in add")
+    )
     dump = stacks(TORCH, USER)
     line, empty, title, *frames = ends_text([ended(-6, mark, dump, rank=1).watched]).splitlines()
     assert line.startswith("SpawnProcess-1 (rank 1, pid 4711) died of SIGABRT, at ")
@@ -213,28 +227,34 @@ def test_a_stack_has_the_place_and_the_page_is_not_needed() -> None:
 
 def test_ends_are_paragraphs() -> None:
     text = ends_text(
-        [ended(3, StatusNote("target")).watched, ended(4, StatusNote("target")).watched]
+        [ended(3, StatusNote(("target",))).watched, ended(4, StatusNote(("target",))).watched]
     )
     assert [part[-1] for part in text.split("\n\n")] == ["3", "4"]
 
 
 def test_what_a_process_raised_ends_its_line() -> None:
-    process = ended(1, StatusNote("target"))
+    process = ended(1, StatusNote(("target",)))
     process.raised = "ValueError: only on rank 1"
     assert ends_text([process.watched]).endswith("exited with code 1: ValueError: only on rank 1")
 
 
 def test_a_hang_is_the_proof_a_row_for_each_rank_and_stacks_in_their_order() -> None:
     rows = tuple(
-        RankLine(rank, "waits", "target: forward", f"all_reduce #{rank + 1}", "test_sum.py:33")
+        RankLine(
+            rank,
+            "waits",
+            ("target", "forward"),
+            f"all_reduce #{rank + 1}",
+            code_line("test_sum.py:33"),
+        )
         for rank in range(2)
     )
-    nobody = RankLine(-17, "runs", "target", "", "")
-    hang = Hang(
-        HangKind.FOR_ENDED, "deadlock: rank 0 waits in all_reduce #1", (1,), (*rows, nobody)
-    )
+    nobody = RankLine(-17, "runs", ("target",), "", None)
+    hang = Hang(HangKind.FOR_ENDED, "rank 0 waits in all_reduce #1", (1,), (*rows, nobody))
     dump = stacks(TORCH, USER)
-    both = [ended(-9, StatusNote("target"), dump, rank=rank, hang=hang).watched for rank in (1, 0)]
+    both = [
+        ended(-9, StatusNote(("target",)), dump, rank=rank, hang=hang).watched for rank in (1, 0)
+    ]
     first, *lines = hang_proof(hang, both).splitlines()
     assert first == hang.sentence
     assert [" ".join(line.split()) for line in lines if " #" in line] == [
@@ -249,13 +269,15 @@ def test_a_hang_is_the_proof_a_row_for_each_rank_and_stacks_in_their_order() -> 
 def test_an_exception_whose_handler_waits_stands_before_the_proof() -> None:
     hang = Hang(
         HangKind.FOR_ENDED,
-        "deadlock: rank 1 waits",
+        "rank 1 waits",
         (0,),
-        (RankLine(1, "waits", "target", "", ""),),
+        (RankLine(1, "waits", ("target",), "", None),),
     )
-    error = Handled("ValueError", "no label", "test_sum.py:7 in add")
+    error = Handled("ValueError", "no label", code_line("test_sum.py:7 in add"))
     both = [
-        ended(-9, StatusNote("target"), rank=rank, hang=hang, status=standing(handled=mine)).watched
+        ended(
+            -9, StatusNote(("target",)), rank=rank, hang=hang, status=standing(handled=mine)
+        ).watched
         for rank, mine in enumerate((None, error))
     ]
     first, *_ = hang_proof(hang, both).splitlines()

@@ -19,6 +19,7 @@ from pytest_ddp.outcome.outcome import Hang, HangKind, RankLine, RootCause
 from pytest_ddp.protocol.channel import dumps, loads
 from pytest_ddp.protocol.messages import EXTENSION_KINDS
 from tests.unit.protocol.test_channel_messages import round_trip
+from tests.unit.standings import code_line
 
 KINDS = [kind for kind in EXTENSION_KINDS.values() if kind.__module__ == served_messages.__name__]
 
@@ -36,10 +37,10 @@ def test_descriptors_are_counted_by_the_message() -> None:
 
 
 def test_a_hang_is_the_same_after_its_message() -> None:
-    row = RankLine(0, "waits", "target", "barrier #1", "test_it.py:3 in test_it", "0", 1)
-    hang = Hang(
-        HangKind.FOR_ENDED, "deadlock: rank 0 waits", (1,), (row,), RootCause((1,)), "Is it late?"
+    row = RankLine(
+        0, "waits", ("target",), "barrier #1", code_line("test_it.py:3 in test_it"), "0", 1
     )
+    hang = Hang(HangKind.FOR_ENDED, "rank 0 waits", (1,), (row,), RootCause((1,)), "Is it late?")
     message = loads(dumps(Proved(dataclasses.asdict(hang), (4711,), (None,))))
     assert isinstance(message, Proved)
     assert _hang(message.hang) == hang

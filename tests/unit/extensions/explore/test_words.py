@@ -148,12 +148,12 @@ def test_long_names_keep_their_ends_and_lines_their_width() -> None:
 )
 def test_a_conflict_reads_as_a_sentence(one: Access, other: Access, text: str) -> None:
     made = conflict(one, other, threads=(RankThread(1), RankThread(0, 2)))
-    assert words.conflict_text(made) == f"{text}; nothing orders the two"
+    assert "; ".join(words.conflict_clauses(made)) == f"{text}; nothing orders the two"
 
 
 def test_a_use_without_a_line_of_the_users_has_none() -> None:
-    text = words.conflict_text(TOO_EARLY._replace(second=REMOVES._replace(site="")))
-    assert "; rank 0 removes it; nothing" in text
+    made = TOO_EARLY._replace(second=REMOVES._replace(site=""))
+    assert words.conflict_clauses(made)[1] == "rank 0 removes it"
 
 
 @pytest.mark.parametrize(
