@@ -10,6 +10,7 @@ import pytest
 from ddp_reference.diagnosis import CrashReport, RankEnd, crash_report, launch
 from ddp_reference.diagnosis.report import cause_of, look
 
+from pytest_ddp.protocol.rank_status import CodeLine
 from pytest_ddp.protocol.status_page import PHASE, StatusPage, note_of
 from tests.warm import interpreter
 
@@ -147,6 +148,7 @@ def test_a_phase_is_reported_while_its_line_is_executed(
     tmp_path: Path, line: int, phase: str
 ) -> None:
     page = StatusPage(str(tmp_path / "rank-0.phase"))
-    page.write(PHASE, note_of("construction of Model", f"/home/me/train.py:{line} in f", 1))
+    site = CodeLine("/home/me/train.py", line, "f")
+    page.write(PHASE, note_of(["construction of Model"], site, 1))
     (tmp_path / "rank-0.fault").write_text(STACK)
     assert look(tmp_path, 0, SEGV, stopped=False).phase == phase
