@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +15,20 @@ from benchmarks.measure import SUITES, Cost, run
 from benchmarks.overhead import Pairs, table
 from benchmarks.sessions import OURS, PLAIN, _tables
 from benchmarks.verdicts import Verdict, middle
+
+
+@pytest.mark.exhaustive  # some ten minutes in all
+@pytest.mark.parametrize("part", PARTS)
+def test_every_part_measures(part: str) -> None:
+    measured = subprocess.run(
+        [sys.executable, "-m", "benchmarks", part, "--quick"],
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=800,
+    )
+    assert measured.returncode == 0, f"{measured.stdout}\n{measured.stderr}"
 
 
 def test_the_overhead_is_the_median_of_differences_between_neighbours() -> None:
