@@ -28,7 +28,7 @@ from pytest_ddp.outcome.outcome import (
     UnmatchedMessages,
     ranks_text,
 )
-from pytest_ddp.outcome.stack_dumps import short_line
+from pytest_ddp.outcome.stack_dumps import short_text
 from pytest_ddp.protocol.rank_status import (
     CallRecord,
     CodeLine,
@@ -205,14 +205,14 @@ def suspicions(counts: Mapping[int, tuple[GroupCount, ...]], calls: ByRank) -> l
                 found.append(
                     f"collectives #{first} and #{second} of {group} may be swapped: rank {a} "
                     f"calls {_source(one[a])} and then {_source(two[a])}, rank {b} the other "
-                    f"way round ({_line(one[a])}, {_line(one[b])})"
+                    f"way round ({short_text(one[a].site)}, {short_text(one[b].site)})"
                 )
         for first, a, second, b in islice(_swapped_with_native(table, native), 1):
             call = table[first][a]
             found.append(
                 f"collectives #{first} to #{second} of {group} may be swapped: {_source(call)} "
                 f"comes before what C++ issues on rank {a}, and after it on rank {b} "
-                f"({_line(call)})"
+                f"({short_text(call.site)})"
             )
     return found
 
@@ -383,10 +383,6 @@ def _swapped_with_native(table: Table, native: Table) -> Iterator[tuple[int, int
 # ------------------------------------------------------------------ source
 
 
-def _line(call: CallRecord) -> str:
-    return "" if call.site is None else str(short_line(call.site))
-
-
 def _source(call: CallRecord) -> str:
     return "" if call.site is None else source_of(call.site)
 
@@ -455,7 +451,7 @@ def _side_by_side(
     lines = [f"{title}:"]
     for (words, site), ranks in by_call.items():
         lines.append(f"  {ranks_text(ranks)}: {words}")
-        source = f"at {short_line(site)}: {source_of(site)}" if site else _NATIVE
+        source = f"at {short_text(site)}: {source_of(site)}" if site else _NATIVE
         lines.append(f"    {source}")
     absent = members.keys() - records.keys()
     if none := [rank for rank in absent if members[rank].collectives < number]:

@@ -55,9 +55,13 @@ class Frame:
     function: str
     """Empty for a frame of a report, which has only file and line."""
 
+    @property
+    def short(self) -> CodeLine:
+        """The line for readers, with a short name of its file."""
+        return CodeLine(shorten(self.file), self.line, self.function)
+
     def __str__(self) -> str:
-        within = f" in {self.function}" if self.function else ""
-        return f"{shorten(self.file)}:{self.line}{within}"
+        return str(self.short)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +267,11 @@ def shorten(file: str) -> str:
 def short_line(line: CodeLine) -> CodeLine:
     """``line`` for readers, with :func:`shorten` of its file."""
     return replace(line, file=shorten(line.file))
+
+
+def short_text(line: CodeLine | None) -> str:
+    """``line`` for readers, as text; empty if it is not known."""
+    return "" if line is None else str(short_line(line))
 
 
 _MACHINERY = ("pytest_ddp", "_pytest", "pytest", "pluggy")

@@ -19,8 +19,7 @@ class TraceLine(enum.StrEnum):
     """The first element of a line; the docstrings name the elements from the third on."""
 
     PHASE = "phase"
-    """A phase begins: number of open ones around it, name, file and line that began it or null.
-    """
+    """A phase begins: number of open ones around it, name, file and line of its begin or null."""
     LEFT = "left"
     """Phases have ended: number of those still open."""
     GROUP = "group"

@@ -10,8 +10,7 @@ from html import escape
 from itertools import pairwise
 from urllib.parse import quote
 
-from pytest_ddp.outcome.stack_dumps import short_line
-from pytest_ddp.protocol.rank_status import CodeLine
+from pytest_ddp.outcome.stack_dumps import short_text
 from pytest_ddp.rank.operations.table import operation_of_form
 from pytest_ddp.trace.chrome import details, rows_of, title
 from pytest_ddp.trace.styles import BASE, COLOURED, PICTURE, RANKS
@@ -335,7 +334,7 @@ def _phase(phase: TracedPhase, lane: Lane, scale: Scale) -> str:
     width = max(right - left, 1.0)
     y = lane.top + _PAD + phase.depth * _PHASE
     kind = f"phase {phase.name}" if phase.depth == 0 else "phase inner"
-    lines = [phase.name, _span_words(phase), short_place(phase.site)]
+    lines = [phase.name, _span_words(phase), short_text(phase.site)]
     name = _fitted(phase.name, (width - 6) / _CHARACTER)
     text = f'<text class="label" x="{left + 4:.1f}" y="{y + _PHASE - 5:.1f}">{escape(name)}</text>'
     text = text if name else ""
@@ -384,7 +383,7 @@ def _box_lines(timeline: Timeline, box: Box) -> list[str]:
             f"{time_words(first.begin)} to {time_words(last.end)}",
         ]
     call = box.first
-    origin = f"called at {short_place(call.site)}"
+    origin = f"called at {short_text(call.site)}"
     if not call.by_python:
         origin = "issued by C++, as by DDP; its end is not recorded: shown is that of its phase"
     attributes = details(timeline, call)
@@ -409,7 +408,7 @@ def _end(lane: Lane, scale: Scale) -> str:
     rest = ""
     if _RIGHT - x > 14:
         rest = f'<line class="gone" x1="{x + 11:.1f}" x2="{_RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-    lines = [f"rank {lane.track.rank} {final.end}", final.words, short_place(final.place)]
+    lines = [f"rank {lane.track.rank} {final.end}", final.words, short_text(final.place)]
     return (
         f'{rest}<g class="mark {_badge(final.end)}"><circle cx="{x:.1f}" cy="{y:.1f}" r="9"/>'
         f'<text x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle">'
@@ -452,11 +451,6 @@ def _fitted(text: str, characters: float) -> str:
 def _span_words(span: TracedPhase | Collective) -> str:
     length = time_words(max(span.end - span.begin, 0))
     return f"from {time_words(max(span.begin, 0))}, {length} long"
-
-
-def short_place(place: CodeLine | None) -> str:
-    """A line with a short name of its file; empty if it is not known."""
-    return "" if place is None else str(short_line(place))
 
 
 def _hover(lines: Sequence[str]) -> str:
@@ -564,7 +558,7 @@ def _table(tracks: Iterable[Track]) -> str:
     rows = "".join(
         f'<tr><th scope="row">{escape(track.name)}</th>'
         f'<td><span class="pill {_pill(track.stand.end)}">{track.stand.end}</span></td>'
-        f"<td>{escape(track.stand.words)}</td><td><code>{escape(short_place(track.stand.place))}</code></td></tr>"
+        f"<td>{escape(track.stand.words)}</td><td><code>{escape(short_text(track.stand.place))}</code></td></tr>"
         for track in tracks
     )
     head = "".join(f'<th scope="col">{name}</th>' for name in ("", "at the end", "what", "where"))

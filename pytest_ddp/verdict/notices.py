@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 import pytest
 
 from pytest_ddp.outcome.outcome import RunOutcome, UnmatchedMessages, ranks_text
-from pytest_ddp.outcome.stack_dumps import short_line
+from pytest_ddp.outcome.stack_dumps import short_text
 from pytest_ddp.protocol.messages import Aside, Done, Finished, Warned, XmlNoted
 from pytest_ddp.verdict.rank_failure import without_addresses
 
@@ -79,8 +79,7 @@ def _way(one: UnmatchedMessages) -> str:
     way = " to ".join(ends) if one.count > 0 else " from ".join(reversed(ends))
     tag = f"tag {number}" if number else ""
     where = f"group {group!r}" if group != "0" else ""
-    at = "" if one.site is None else str(short_line(one.site))
-    return ", ".join(filter(None, (way, tag, where, at)))
+    return ", ".join(filter(None, (way, tag, where, short_text(one.site))))
 
 
 def _by_names(names: dict[int, list[str]]) -> list[tuple[list[str], list[int]]]:

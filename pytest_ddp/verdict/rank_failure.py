@@ -204,7 +204,7 @@ class RankFailure:
     def place(self) -> CodeLine | None:
         """The line of the user's code, with a short name of its file; None if unknown."""
         if (frame := self.user_frame) is not None:
-            return CodeLine(stack_dumps.shorten(frame.file), frame.line, frame.function)
+            return frame.short
         noted = stack_dumps.last_place(self.rank.seen_at, self.rank.began_at)
         return None if noted is None else noted[1]
 

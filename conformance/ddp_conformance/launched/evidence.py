@@ -56,8 +56,7 @@ def last_words(files: Path) -> LastWords:
 
 
 def _began(files: Path) -> str:
-    site = status_page.read(files / PHASE).site
-    return "" if site is None else str(stack_dumps.short_line(site))
+    return stack_dumps.short_text(status_page.read(files / PHASE).site)
 
 
 def _users(frames: Iterable[stack_dumps.Frame]) -> str:

@@ -309,11 +309,11 @@ class DefaultGroup:
             group, site = by_name.get(call.group), call.code_line
             if group is None or call.root is None or site is None:
                 continue
-            if backends.matches_tags(group):
-                by_global = dist.distributed_c10d._world.pg_group_ranks[group]
-                members = {own: rank for rank, own in by_global.items()}
-                peer = members.get(call.root, -1)
-                yield Dropped(call.name == "send", peer, site)
+            if not backends.matches_tags(group):
+                continue
+            by_global = dist.distributed_c10d._world.pg_group_ranks[group]
+            members = {own: rank for rank, own in by_global.items()}
+            yield Dropped(call.name == "send", members.get(call.root, -1), site)
 
     def _messages(self, name: str, group: Any) -> Iterator[MessageCounts]:
         journal, by_global = self.journal, dist.distributed_c10d._world.pg_group_ranks[group]
@@ -340,22 +340,21 @@ class DefaultGroup:
         has_tags = backends.matches_tags(group)
         for number, (call, thread) in self.journal.messages.shapes(name):
             pieces, site = call.sends or call.receives, call.code_line
-            if call.root is None or call.tag is None or site is None:
+            if call.root is None or call.tag is None or site is None or not any(pieces[:1]):
                 continue
-            if pieces and pieces[0]:
-                yield (
-                    number,
-                    MessageShape(
-                        group=name,
-                        is_send=call.name == "send",
-                        peer=members.get(call.root, -1),
-                        tag=call.tag if has_tags else 0,
-                        elements=sum(elements for elements, _ in pieces[0]),
-                        dtype=str(pieces[0][0][1]).removeprefix("torch."),
-                        site=site,
-                        thread=thread,
-                    ),
-                )
+            yield (
+                number,
+                MessageShape(
+                    group=name,
+                    is_send=call.name == "send",
+                    peer=members.get(call.root, -1),
+                    tag=call.tag if has_tags else 0,
+                    elements=sum(elements for elements, _ in pieces[0]),
+                    dtype=str(pieces[0][0][1]).removeprefix("torch."),
+                    site=site,
+                    thread=thread,
+                ),
+            )
 
     def numbered(self) -> int:
         """How many groups torch has counted in this test, including those of other ranks."""

@@ -44,7 +44,7 @@ class PhaseHooks:
         self._begun: set[Phase] = set()
         self._item: pytest.Item | None = None
         self._site: CodeLine | None = None
-        """``file:line in function`` of the item."""
+        """The line at which the item's function begins."""
         _follow_fixture_ends(phase_stack)
         self.broke_fixture = ""
         """Type of an exception that interrupted a fixture, and that pytest does not expect there.
