@@ -102,7 +102,7 @@ class RankOutcome:
         return self.ending in (Ending.DONE, Ending.ANNOUNCED)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RankLine:
     """One row of the table of ranks, for a hang or a timeout."""
 
@@ -123,7 +123,7 @@ class RankLine:
     """The public name of what stands in ``collective``: ``all_reduce``, ``new_group``."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RootCause:
     """The ranks with which a failure began, or why they are unknown."""
 
@@ -143,7 +143,7 @@ class HangKind(enum.StrEnum):
     """The ranks wait in a circle."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Hang:
     """The proof that a test could never have ended."""
 

@@ -34,6 +34,7 @@ _ROOM = socket.CMSG_LEN(16 * array.array("i").itemsize)
 """Bytes for 16 descriptors, which is more than any message has."""
 _CHUNK = 1 << 18
 _Read = TypeVar("_Read")
+_Record = TypeVar("_Record")
 _from_json = json.JSONDecoder().decode
 _OURS = f"{__package__}."
 """Modules with our records; a report may hold a dataclass of the user's, which is none."""
@@ -339,6 +340,12 @@ def loads(text: str | bytes) -> Message:
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         shown = text[:80]
         raise ChannelError(f"not a message of the protocol: {shown!r} ({error!r})") from error
+
+
+def restored(kind: type[_Record], fields: dict[str, Any]) -> _Record:
+    """The record without slots whose ``dataclasses.asdict`` has crossed as a part of a message."""
+    hint: Any = kind
+    return typing.cast("_Record", _reader(hint)(fields))
 
 
 def _as_plain(value: Any) -> Any:

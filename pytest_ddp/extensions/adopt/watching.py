@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from pytest_ddp.extensions.adopt.ranks.served_messages import Proved, RankKnown, Watch
-from pytest_ddp.outcome.outcome import Hang, HangKind, RankLine, RootCause
-from pytest_ddp.protocol.channel import Channel, ChannelError
-from pytest_ddp.protocol.host_messages import Json
+from pytest_ddp.outcome.outcome import Hang
+from pytest_ddp.protocol.channel import Channel, ChannelError, restored
 from pytest_ddp.protocol.messages import Message
-from pytest_ddp.protocol.rank_status import CodeLine, RankStatus
+from pytest_ddp.protocol.rank_status import RankStatus
 from pytest_ddp.system.stdlib import os, threading
 
 if TYPE_CHECKING:
@@ -116,27 +115,7 @@ class Watcher:
                 if (process := self._processes.get(message.pid)) is not None:
                     process.rank = message.rank
             case Proved():
-                hang = _hang(message.hang)
+                hang = restored(Hang, message.hang)
                 for pid, answer in zip(message.pids, message.answers, strict=True):
                     if (process := self._processes.get(pid)) is not None:
                         process.hang, process.status = hang, answer
-
-
-def _hang(fields: Json) -> Hang:
-    cause = fields["root_cause"]
-    restored = {
-        "kind": HangKind(fields["kind"]),
-        "culprits": tuple(fields["culprits"]),
-        "table": tuple(map(_row, fields["table"])),
-        "root_cause": RootCause(**{**cause, "ranks": tuple(cause["ranks"])}),
-    }
-    return Hang(**{**fields, **restored})
-
-
-def _row(fields: Json) -> RankLine:
-    place = fields["place"]
-    restored = {
-        "phase": tuple(fields["phase"]),
-        "place": None if place is None else CodeLine(**place),
-    }
-    return RankLine(**{**fields, **restored})

@@ -14,9 +14,8 @@ from pytest_ddp.extensions.adopt.ranks.served_messages import (
     Serve,
     Watch,
 )
-from pytest_ddp.extensions.adopt.watching import _hang
 from pytest_ddp.outcome.outcome import Hang, HangKind, RankLine, RootCause
-from pytest_ddp.protocol.channel import dumps, loads
+from pytest_ddp.protocol.channel import dumps, loads, restored
 from pytest_ddp.protocol.messages import EXTENSION_KINDS
 from tests.unit.protocol.test_channel_messages import round_trip
 from tests.unit.standings import code_line
@@ -43,4 +42,4 @@ def test_a_hang_is_the_same_after_its_message() -> None:
     hang = Hang(HangKind.FOR_ENDED, "rank 0 waits", (1,), (row,), RootCause((1,)), "Is it late?")
     message = loads(dumps(Proved(dataclasses.asdict(hang), (4711,), (None,))))
     assert isinstance(message, Proved)
-    assert _hang(message.hang) == hang
+    assert restored(Hang, message.hang) == hang
