@@ -18,8 +18,10 @@ from tests.chaos.totals import Totals
 
 def main() -> int:
     """Play suites until the time is over; 1 if anything went wrong."""
-    # A shell has its background jobs ignore SIGINT, and pytest would inherit that.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A shell has its background jobs ignore SIGINT, and pytest would inherit that. A run that ends
+    # by SIGTERM, as by timeout(1), takes its suite with it.
+    for sign in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(sign, signal.default_int_handler)
     options = _options()
     ends, totals = time.monotonic() + options.seconds, Totals(_needed(options))
     seed = options.seed
