@@ -70,6 +70,7 @@ _RANKS = {
         *("all_reduce", "all_gather", "all_gather_object", "all_gather_into_tensor", "all_to_all"),
         *("all_to_all_single", "broadcast", "broadcast_object_list", "gather", "reduce", "scatter"),
         *("reduce_scatter", "reduce_scatter_tensor", "init_device_mesh", "monitored_barrier"),
+        *("all_gather_single", "reduce_scatter_single", "gather_single"),
         "device_mesh.init_device_mesh",
     )
 } | {"torch.nn.parallel.DistributedDataParallel", "torch.distributed.fsdp.fully_shard"}

@@ -182,6 +182,12 @@ TABLE = (
         "gather", "gather", ("gather",), ("gather_",), recorded=("gather",), nccl=("gather",),
         needs=NeedRule.GATHER, counted=1, reads=_SECOND, writes=_FIRST, rooted=True, size=1
     ),
+    # torch 2.14 has it, and NCCL, but not gloo.
+    Form(
+        "gather_single", "gather", ("gather_into_tensor", "gather_single"),
+        ("gather_into_tensor_",), nccl=("gather_single",), needs=NeedRule.GATHER, counted=1,
+        reads=_SECOND, writes=_FIRST, rooted=True, size=1
+    ),
     Form(
         "barrier", "barrier", ("barrier",), ("barrier",), recorded=("barrier",),
         nccl=("all_reduce_barrier",), needs=NeedRule.ALL
@@ -223,9 +229,15 @@ OTHER_METHODS = frozenset(
     {
         *("abort", "boxed", "get_group_store", "merge_remote_group", "name", "rank", "set_timeout"),
         *("shutdown", "size", "split_group", "unbox", "use_pg_for_symm_mem_rendezvous"),
+        *("get_backend", "get_reconfigure_handle", "new_window", "reconfigure"),
+        *(
+            f"{verb}_{moment}_hook"
+            for verb in ("register", "unregister")
+            for moment in ("pre", "post", "abort")
+        ),
     }
 )
-"""Public methods of ``ProcessGroup`` that issue no operation."""
+"""Public methods of ``ProcessGroup`` that exchange no tensors."""
 
 
 def public_name(recorded: str) -> str:
