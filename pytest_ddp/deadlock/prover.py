@@ -168,12 +168,10 @@ def _has_reached(wait: PendingOperation, rank: int, other: RankStatus) -> bool:
     if wait.group == SIDE_CHANNEL:
         return other.exchanges >= wait.number
     if wait.peer is not None:
-        sent = (
-            message.count
-            for message in other.sent
-            if (message.group, message.receiver, message.tag) == (wait.group, rank, wait.tag)
-        )
-        return next(sent, 0) >= wait.number
+        begun = other.begun_receives if wait.operation == "send" else other.begun_sends
+        # A receive from any rank may take this message, or another one.
+        routes = {(wait.group, peer, wait.tag) for peer in (rank, -1)}
+        return sum(b.count for b in begun if (b.group, b.peer, b.tag) in routes) >= wait.number
     issued = (count.collectives for count in other.counts if count.name == wait.group)
     # A rank that destroyed a group has no count for it. It may have done its part: a sender of
     # a gather is done long before the gather is.
@@ -198,7 +196,7 @@ def _contradiction(wait: PendingOperation, theirs: PendingOperation | None) -> s
 
 def _counterpart(wait: PendingOperation, other: RankStatus) -> PendingOperation | None:
     """The collective that another rank has at the place of a wait; None if it is not known."""
-    if wait.peer is not None:  # receives have numbers of their own
+    if wait.peer is not None:  # messages have numbers of their own
         return None
     place = wait.group, wait.number
     issued = (*other.begun, *other.done)
@@ -215,11 +213,11 @@ def _differ(mine: object, other: object) -> bool:
 
 def _root_cause(needs: list[Need], probed: Mapping[int, ProbedRank]) -> RootCause:
     """The ranks that are in the minority at each collective in which ranks wait."""
-    # A receive has two ranks, so there is no majority.
+    # A message has two ranks, so there is no majority.
     waits = {(n.wait.group, n.wait.number): n.wait for n in needs if n.wait.peer is None}
     found = {minority(_kinds(wait, probed), len(wait.members)) for wait in waits.values()}
     if not found:
-        return RootCause((), "a receive has two ranks, and either may be the one that is wrong")
+        return RootCause((), "a message has two ranks, and either may be the one that is wrong")
     if len(found) > 1:
         return RootCause((), "ranks wait for several collectives, each with another minority")
     return found.pop()
@@ -272,7 +270,8 @@ def _mismatch(need: Need, other: RankStatus) -> str:
 def _excuse(need: Need, probed: Mapping[int, ProbedRank]) -> str:
     other = probed[need.other]
     if need.wait.peer is not None and other.ended:
-        return f"rank {need.other} has ended the test and cannot send it"
+        does = "receive" if need.wait.operation == "send" else "send"
+        return f"rank {need.other} has ended the test and cannot {does} it"
     if other.ended:
         return f"rank {need.other} has ended the test without it"
     waits = other.now.waits[0]
@@ -283,7 +282,8 @@ def _excuse(need: Need, probed: Mapping[int, ProbedRank]) -> str:
 def wait_words(wait: PendingOperation, *, detail: bool = False, group: bool = True) -> str:
     """The operation in which a rank waits, for readers."""
     if wait.peer is not None:
-        return f"recv #{wait.number} from rank {wait.peer} (tag {wait.tag})"
+        towards = "to" if wait.operation == "send" else "from"
+        return f"{wait.operation} #{wait.number} {towards} rank {wait.peer} (tag {wait.tag})"
     text = f"{wait.operation} #{wait.number}"
     if detail and (details := list(_details(wait))):
         text += f" ({', '.join(details)})"

@@ -51,23 +51,23 @@ class RequestCalls:
 
 @dataclass(frozen=True)
 class PendingOperation:
-    """A collective, a receive or an operation of the ``ddp`` fixture that a rank has begun and
+    """A collective, a message or an operation of the ``ddp`` fixture that a rank has begun and
     that is not complete."""
 
     group: str
     members: tuple[int, ...]
     """Global ranks, in group order."""
     number: int
-    """Number of the collective on its group in this test, from 1; for a receive, its number
-    among those from its peer."""
+    """Number of the collective on its group in this test, from 1; for a message, its number among
+    those with its direction, peer and tag."""
     operation: str
-    """The public name: ``all_reduce``, ``recv``, ``ddp.gather``."""
+    """The public name: ``all_reduce``, ``send``, ``recv``, ``ddp.gather``."""
     recorded_as: str | None
     """The flight recorder's name for it; None if it has no record."""
     numel: int | None
     dtype: str | None
     peer: int | None
-    """Global rank of the sender, for a receive."""
+    """Global rank of the other end of a message."""
     tag: int | None
     site: CodeLine | None
     """The line of user code that called the operation; None if it is not known."""
@@ -83,12 +83,12 @@ class PendingOperation:
 
 
 @dataclass(frozen=True)
-class Sent:
-    """Messages that a rank sent in this test to one receiver with one tag."""
+class BegunMessages:
+    """Sends, or receives, that a rank began in this test with one peer and one tag."""
 
     group: str
-    receiver: int
-    """Global rank."""
+    peer: int
+    """Global rank; -1 for receives from any rank."""
     tag: int
     count: int
 
@@ -243,11 +243,12 @@ class RankStatus:
     waits: tuple[PendingOperation, ...]
     """What the main thread waits for, all of which must end before it goes on."""
     begun: tuple[PendingOperation, ...]
-    """All collectives and receives that have begun and are not complete."""
+    """All collectives that have begun and are not complete."""
     done: tuple[PendingOperation, ...]
     """The last collectives of each group that are over on this rank, including failed ones."""
     counts: tuple[GroupCount, ...]
-    sent: tuple[Sent, ...]
+    begun_sends: tuple[BegunMessages, ...]
+    begun_receives: tuple[BegunMessages, ...]
     exchanges: int
     """Operations of the ``ddp`` fixture that the rank has begun in this test."""
     phase: tuple[str, ...]
@@ -256,13 +257,11 @@ class RankStatus:
     """The line of user code; None if there is none."""
     engaged: str = ""
     """The operation of torch.distributed that the main thread is in without being ``blocked``, as
-    nothing can be proved of it: ``send to rank 1 (tag 0)``, ``monitored_barrier``,
+    nothing can be proved of it: ``recv from any rank (tag 0)``, ``monitored_barrier``,
     ``new_group #1 (ranks 0, 1)``. Or the start of the test, if other ranks are not ready yet; or
     ``beside``, if the main thread waits for another thread."""
     engaged_name: str = ""
-    """The public name of that operation: ``send``, ``new_group``; empty if it has none."""
-    engaged_receiver: int | None = None
-    """Global rank of the receiver, if the operation is a send to a known one."""
+    """The public name of that operation: ``recv``, ``new_group``; empty if it has none."""
     beside_name: str = ""
     """The public name of the first operation in ``beside``; empty if it has none."""
     beside: str = ""

@@ -669,6 +669,5 @@ def _awaits(status: RankStatus | None, rank: int, dropped: Dropped) -> bool:
     """Whether a rank waits for the other end of a message of another rank's."""
     if status is None:
         return False
-    if dropped.is_send:
-        return any(wait.operation == "recv" and wait.peer == rank for wait in status.waits)
-    return status.engaged_name == "send" and status.engaged_receiver == rank
+    other_end = "recv" if dropped.is_send else "send"
+    return any(wait.operation == other_end and wait.peer == rank for wait in status.waits)

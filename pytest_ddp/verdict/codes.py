@@ -62,9 +62,11 @@ ENTRIES = (
         (
             "deadlock: rank ... waits in ..., rank ... has ended the test without it",
             "deadlock: rank ... waits in recv ..., rank ... has ended the test and cannot send it",
+            "deadlock: rank ... waits in send ..., rank ... has ended the test and cannot receive "
+            "it",
         ),
         "Proved, not timed out: the rank that has ended can never take part in the collective, or "
-        "send the message, in which the other one waits.",
+        "be the other end of the message, in which the other one waits.",
         (
             "Ranks have unequal numbers of batches: one makes fewer backward passes, and the "
             "gradients of the other's next pass have no counterpart.",
@@ -91,7 +93,8 @@ ENTRIES = (
             "Ranks use several groups in unlike orders.",
             "One rank is at a collective that the others come to later: unequal numbers of steps "
             "before it, or a branch around it.",
-            "Each rank waits for a message before it sends its own.",
+            "Each rank waits for a message before it sends its own, or sends its own before it "
+            "receives one: gloo's send ends when it is received.",
             "A rank is at an operation of the ddp fixture (ddp.barrier, ddp.gather), another one "
             "in a collective.",
         ),

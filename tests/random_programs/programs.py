@@ -122,25 +122,19 @@ def _delay_waits(part: list[Step], dice: random.Random) -> None:
 
 def _leave(parts: list[list[Step]], dice: random.Random) -> str:
     """A rank ends before something that another one waits for."""
-    needed = [
-        (part, at)
-        for part in parts
-        for at, step in enumerate(part)
-        # A send ends when it is received: a rank in one without a receiver is not known to hang.
-        if step.do != "recv"
-    ]
-    part, at = dice.choice(needed)
+    part, at = dice.choice([(part, at) for part in parts for at in range(len(part))])
     del part[at:]
     return "leaves"
 
 
 def _cross(parts: list[list[Step]], dice: random.Random) -> str:
-    """Two ranks receive from each other before they send."""
+    """Two ranks first receive from each other, or first send to each other."""
     first, second = dice.sample(RANKS, 2)
     at = dice.randint(0, min(len(parts[first]), len(parts[second])))
     del parts[first][at:], parts[second][at:]
+    order = dice.choice((("recv", "send"), ("send", "recv")))
     for rank, peer in ((first, second), (second, first)):
-        parts[rank] += [Step("recv", PLANTED, peer=peer), Step("send", PLANTED + 1, peer=peer)]
+        parts[rank] += [Step(do, PLANTED + at, peer=peer) for at, do in enumerate(order)]
     return "crossed"
 
 

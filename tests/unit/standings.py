@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pytest_ddp.deadlock.prover import ProbedRank, prove
 from pytest_ddp.outcome.outcome import Hang
 from pytest_ddp.protocol.rank_status import (
     SIDE_CHANNEL,
+    BegunMessages,
     CallRecord,
     CodeLine,
     GroupCount,
     PendingOperation,
     RankStatus,
-    Sent,
 )
 
 WORLD = "0"
@@ -55,15 +56,15 @@ def collective(
     )
 
 
-def receive(
-    number: int, peer: int, *members: int, tag: int = 0, group: str = WORLD
+def message(
+    operation: str, number: int, peer: int, *members: int, tag: int = 0, group: str = WORLD
 ) -> PendingOperation:
-    """A receive that no message has answered."""
+    """A send or receive whose other end has not come."""
     return PendingOperation(
         group=group,
         members=members,
         number=number,
-        operation="recv",
+        operation=operation,
         recorded_as=None,
         numel=None,
         dtype=None,
@@ -71,6 +72,9 @@ def receive(
         tag=tag,
         site=None,
     )
+
+
+receive, send = partial(message, "recv"), partial(message, "send")
 
 
 def exchange(number: int, *members: int, operation: str = "gather") -> PendingOperation:
@@ -97,7 +101,8 @@ def standing(
     begun: tuple[PendingOperation, ...] | None = None,
     done: tuple[PendingOperation, ...] = (),
     counts: tuple[GroupCount, ...] | None = None,
-    sent: tuple[Sent, ...] = (),
+    begun_sends: tuple[BegunMessages, ...] = (),
+    begun_receives: tuple[BegunMessages, ...] = (),
     **known: Any,
 ) -> RankStatus:
     """A rank that sleeps in a wait for these, and has issued them and all before them."""
@@ -119,7 +124,8 @@ def standing(
         begun=collectives if begun is None else begun,
         done=done,
         counts=_counts(of_groups) if counts is None else counts,
-        sent=sent,
+        begun_sends=begun_sends,
+        begun_receives=begun_receives,
         **(fields | known),
     )
 
@@ -172,7 +178,10 @@ def _renamed(made: RankStatus, names: Mapping[int, int]) -> RankStatus:
             replace(count, members=tuple(names[rank] for rank in count.members))
             for count in made.counts
         ),
-        sent=tuple(replace(sent, receiver=names[sent.receiver]) for sent in made.sent),
+        begun_sends=tuple(replace(each, peer=names[each.peer]) for each in made.begun_sends),
+        begun_receives=tuple(
+            replace(each, peer=names.get(each.peer, -1)) for each in made.begun_receives
+        ),
     )
 
 

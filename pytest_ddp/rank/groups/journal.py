@@ -221,6 +221,7 @@ class CallJournal(Recorder):
             self._beginning += 1
             self._messages[message.group] += 1
             counts[key] += 1
+            message.message_number = counts[key]
             self.sites[message.name, *key] = message.site
             self.messages.begin(message)
 

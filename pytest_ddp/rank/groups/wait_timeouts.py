@@ -43,8 +43,8 @@ class WaitTimeouts:
         own = None if call.limit is None else call.limit - (self._looked - self._since)
         return min((known for known in (own, left) if known is not None), default=None)
 
-    def left_of_receive(self, call: Operation) -> float | None:
-        """Seconds until a receive goes on, to which the timeout of its group applies."""
+    def left_of_message(self, call: Operation) -> float | None:
+        """Seconds until a message goes on, to which the timeout of its group applies."""
         seconds = _seconds_of(call.group)
         waited = self._looked - self._since
         return self.left(call, None if seconds is None else seconds - waited)

@@ -119,8 +119,8 @@ class Operation:
     """
 
     __slots__ = (
-        *("described", "given", "group", "is_waited", "issuer", "limit", "number"),
-        *("process_group", "callees", "__weakref__"),
+        *("described", "given", "group", "is_waited", "issuer", "limit", "message_number"),
+        *("number", "process_group", "callees", "__weakref__"),
     )
 
     def __init__(
@@ -134,6 +134,9 @@ class Operation:
         self.number = 0
         """Number of the collective on its group since that was made, from 1; 0 for a message, for
         what C++ issues, and where the backend has no numbers."""
+        self.message_number = 0
+        """Number of the message among those of the test with its direction, peer and tag, from 1; 0
+        for a collective."""
         self.limit: float | None = None
         """Timeout in seconds that the caller has passed to ``wait``."""
         self.is_waited = False

@@ -17,13 +17,13 @@ from torch.distributed import is_initialized
 
 from pytest_ddp.protocol.rank_status import (
     NEW_GROUP,
+    BegunMessages,
     CallRecord,
     Calls,
     PendingOperation,
     Probe,
     RankStatus,
     RequestCalls,
-    Sent,
     group_words,
 )
 from pytest_ddp.rank.groups.default_group import DefaultGroup
@@ -77,8 +77,6 @@ class _ThreadOperation(NamedTuple):
     """The operation in words, for people; empty if the thread waits in none."""
     name: str = ""
     """The public name; empty for the start of the test."""
-    receiver: int | None = None
-    """Global rank of the peer, for a message to or from a known one."""
 
 
 _NOTHING = _ThreadOperation("")
@@ -139,9 +137,10 @@ def recorder_problem() -> str:
 #                                      `_is_in_engine`
 #   blocked   `waits` not empty,       the kernel: the thread sleeps     running, by a peer or by a
 #             `blocked`                                                  timeout (`ends_in`)
-#   engaged   `engaged`: operation     the main thread: a send, a        running
-#                                      monitored_barrier, new_group;
-#                                      nothing can be proved of it
+#   engaged   `engaged`: operation     the main thread: new_group, a     running
+#                                      monitored_barrier, a receive from
+#                                      any rank; nothing can be proved
+#                                      of it
 #   joining   `engaged` as `beside`    the main thread sleeps until      running, when that thread
 #                                      another one acts (`_JOINING`)     has acted
 #   held      as running; `beside` has  a subscriber of operations, on     running, when that lets
@@ -252,14 +251,14 @@ class StatusReporter:
             begun=begun,
             done=done,
             counts=counts,
-            sent=tuple(self._sent()),
+            begun_sends=tuple(self._begun_messages(self._group.journal.sent)),
+            begun_receives=tuple(self._begun_messages(self._group.journal.received)),
             exchanges=exchanges,
             phase=phase,
             place=place,
             # Also while it is awake: a wait on a FileStore polls its file every 10 ms.
             engaged="" if blocked or held else engaged.words,
             engaged_name="" if blocked or held else engaged.name,
-            engaged_receiver=None if blocked or held else engaged.receiver,
             beside=held or beside,
             beside_name="" if held else first.name,
             handled=handled,
@@ -340,8 +339,8 @@ class StatusReporter:
             return (exchange,)
         call = self._operations.waiting.get(main)
         if call is not None:
-            if call.number == 0:
-                wait = self._receive(call)
+            if call.message_number:
+                wait = self._message(call)
                 return () if wait is None else (wait,)
             number = call.number - self._group.journal.issued_before(call.group)
             return tuple(
@@ -396,7 +395,7 @@ class StatusReporter:
             known = 0 <= call.root < len(members)
             peer = f"rank {members[call.root]}" if known else "any rank"
             words = f"{call.name} {_TOWARDS[call.name]} {peer} (tag {call.tag})"
-            return _ThreadOperation(words, call.name, members[call.root] if known else None)
+            return _ThreadOperation(words, call.name)
         number = call.number - self._group.journal.issued_before(call.group)
         of_group = f" #{number} of {group_words(call.group, members)}"
         words = f"{call.name}{of_group if call.number and members else ''}"
@@ -486,9 +485,9 @@ class StatusReporter:
             ends_in=left_of(entry),
         )
 
-    def _receive(self, call: Operation) -> PendingOperation | None:
-        """The receive that a thread waits for; None for a send, or a receive from any rank."""
-        if call.name != "recv" or call.root is None or call.root < 0 or call.tag is None:
+    def _message(self, call: Operation) -> PendingOperation | None:
+        """The message that a thread waits for; None for a receive from any rank."""
+        if call.root is None or call.root < 0 or call.tag is None:
             return None
         if not self._group.journal.is_recorded(call.group):
             return None
@@ -498,22 +497,22 @@ class StatusReporter:
         return PendingOperation(
             group=call.group,
             members=members,
-            number=self._group.journal.received[call.group, call.root, call.tag],
-            operation="recv",
+            number=call.message_number,
+            operation=call.name,
             recorded_as=None,
             numel=None,
             dtype=None,
             peer=members[call.root],
             tag=call.tag,
             site=call.code_line,
-            ends_in=self._wait_timeouts.left_of_receive(call),
+            ends_in=self._wait_timeouts.left_of_message(call),
         )
 
-    def _sent(self) -> Iterator[Sent]:
+    def _begun_messages(self, counts: dict[tuple[str, int, int], int]) -> Iterator[BegunMessages]:
         members = {count.name: count.members for count in self._group.counts()}
-        for (group, receiver, tag), count in dict(self._group.journal.sent).items():
+        for (group, peer, tag), count in dict(counts).items():
             if group in members:
-                yield Sent(group, members[group][receiver], tag, count)
+                yield BegunMessages(group, peer if peer < 0 else members[group][peer], tag, count)
 
 
 def operation_of(entry: dict[str, Any]) -> str:

@@ -99,6 +99,51 @@ HANGS = (
 
 
     @ddp2
+    def test_send_that_nobody_receives(ddp):
+        if ddp.rank == 0:
+            dist.send(ones(0), dst=1)
+
+
+    @ddp2
+    def test_second_send_that_nobody_receives(ddp):
+        if ddp.rank == 0:
+            first, second = (dist.isend(ones(1), dst=1) for _ in range(2))
+            first.wait()
+            second.wait()
+        else:
+            dist.recv(ones(1), src=0)
+
+
+    @ddp2
+    def test_send_to_each_other(ddp):
+        dist.send(ones(1), dst=1 - ddp.rank, tag=3)
+        dist.recv(ones(1), src=1 - ddp.rank, tag=3)
+
+
+    @ddp3
+    def test_ring_of_sends(ddp):
+        dist.isend(ones(10**6), dst=(ddp.rank + 1) % 3).wait()
+        dist.recv(ones(10**6), src=(ddp.rank - 1) % 3)
+
+
+    @ddp2
+    def test_send_with_another_tag(ddp):
+        if ddp.rank == 0:
+            dist.send(ones(1), dst=1, tag=1)
+        else:
+            dist.recv(ones(1), src=0, tag=2)
+
+
+    @ddp2
+    def test_send_before_a_barrier(ddp):
+        if ddp.rank == 0:
+            dist.send(ones(1), dst=1)
+        dist.barrier()
+        if ddp.rank == 1:
+            dist.recv(ones(1), src=0)
+
+
+    @ddp2
     def test_crossed_subgroups(ddp):
         first, second = dist.new_group([0, 1]), dist.new_group([0, 1])
         for group in (first, second) if ddp.rank == 0 else (second, first):
@@ -193,6 +238,17 @@ VERDICTS = {
     "second_receive_that_nobody_sends": "deadlock: rank 0 waits in recv #2 from rank 1 (tag 0)",
     "receive_from_each_other": "deadlock: rank 0 waits in recv #1 from rank 1 (tag 0), rank 1 in "
     "recv #1 from rank 0 (tag 0)",
+    "send_that_nobody_receives": "deadlock: rank 0 waits in send #1 to rank 1 (tag 0), rank 1 "
+    "has ended the test and cannot receive it",
+    "second_send_that_nobody_receives": "deadlock: rank 0 waits in send #2 to rank 1 (tag 0)",
+    "send_to_each_other": "deadlock: rank 0 waits in send #1 to rank 1 (tag 3), rank 1 in "
+    "send #1 to rank 0 (tag 3)",
+    "ring_of_sends": "deadlock: rank 0 waits in send #1 to rank 1 (tag 0), rank 1 in "
+    "send #1 to rank 2 (tag 0)",
+    "send_with_another_tag": "deadlock: rank 0 waits in send #1 to rank 1 (tag 1), rank 1 in "
+    "recv #1 from rank 0 (tag 2)",
+    "send_before_a_barrier": "deadlock: rank 0 waits in send #1 to rank 1 (tag 0), rank 1 in "
+    "barrier #1 of the default group",
     "crossed_subgroups": "deadlock: rank 0 waits in all_reduce #1 of the group of ranks 0, 1",
     "mismatch_in_subgroup": "mismatch: rank 0 waits in all_reduce #1 of the group of ranks 0, 1, "
     "rank 1 in barrier #1",

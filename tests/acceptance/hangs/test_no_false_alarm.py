@@ -199,6 +199,69 @@ SLOW = """
 
 
     @ddp2
+    def test_receive_late(ddp):
+        if ddp.rank == 0:
+            dist.send(ones(10**6), dst=1)
+        else:
+            time.sleep(LONG)
+            dist.recv(ones(10**6), src=0)
+
+
+    @ddp2
+    def test_receive_late_in_a_thread(ddp):
+        def receive():
+            time.sleep(LATE)
+            dist.recv(ones(1), src=0)
+
+        if ddp.rank == 0:
+            dist.send(ones(1), dst=1)
+        else:
+            thread = threading.Thread(target=receive)
+            thread.start()
+        dist.barrier()
+        if ddp.rank == 1:
+            thread.join()
+
+
+    @ddp2
+    def test_receives_that_were_begun_before_a_barrier(ddp):
+        if ddp.rank == 0:
+            time.sleep(LATE)
+            for _ in range(3):
+                dist.isend(ones(1), dst=1).wait()
+        else:
+            works = [dist.irecv(ones(1), src=0) for _ in range(3)]
+        dist.barrier()
+        if ddp.rank == 1:
+            for work in works:
+                work.wait()
+
+
+    @ddp3
+    def test_message_for_anybody_is_another_ranks(ddp):
+        if ddp.rank == 0:
+            dist.recv(ones(1))
+            time.sleep(LATE)
+            dist.recv(ones(1))
+        else:
+            dist.send(ones(1), dst=0)
+
+
+    @ddp2
+    def test_first_wait_of_two_messages(ddp):
+        if ddp.rank == 0:
+            works = [dist.isend(ones(1), dst=1) for _ in range(2)]
+            works[0].wait()
+            dist.barrier()
+            works[1].wait()
+        else:
+            dist.recv(ones(1), src=0)
+            time.sleep(LATE)
+            dist.barrier()
+            dist.recv(ones(1), src=0)
+
+
+    @ddp2
     def test_sleeps_before_its_gather(ddp):
         if ddp.rank == 0:
             time.sleep(LONG)

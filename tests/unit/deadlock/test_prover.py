@@ -9,7 +9,7 @@ import pytest
 
 from pytest_ddp.deadlock.prover import ProbedRank, prove
 from pytest_ddp.outcome.outcome import RankLine
-from pytest_ddp.protocol.rank_status import Sent
+from pytest_ddp.protocol.rank_status import BegunMessages
 from tests.unit.standings import (
     WORLD,
     accused,
@@ -22,6 +22,7 @@ from tests.unit.standings import (
     receive,
     ring,
     running,
+    send,
     standing,
     stuck,
 )
@@ -201,27 +202,53 @@ def test_any_of_several_waits_may_be_the_hopeless_one() -> None:
 # ------------------------------------------------------------------ sends and receives
 
 
-def sent(count: int, receiver: int = 0, tag: int = 0, group: str = WORLD) -> tuple[Sent, ...]:
-    return (Sent(group, receiver, tag, count),)
+def begun(count: int, peer: int = 0, tag: int = 0, group: str = WORLD) -> tuple[BegunMessages, ...]:
+    return (BegunMessages(group, peer, tag, count),)
 
 
 def test_receive_that_nobody_sends() -> None:
-    hang = proof({0: stuck(receive(2, 1, 0, 1)), 1: ended(sent=sent(1))})
+    hang = proof({0: stuck(receive(2, 1, 0, 1)), 1: ended(begun_sends=begun(1))})
     assert hang.sentence == (
         "deadlock: rank 0 waits in recv #2 from rank 1 (tag 0), "
         "rank 1 has ended the test and cannot send it"
     )
 
 
+def test_send_that_nobody_receives() -> None:
+    hang = proof({0: stuck(send(2, 1, 0, 1)), 1: ended(begun_receives=begun(1))})
+    assert hang.sentence == (
+        "deadlock: rank 0 waits in send #2 to rank 1 (tag 0), "
+        "rank 1 has ended the test and cannot receive it"
+    )
+
+
 def test_message_under_way() -> None:
-    assert prove({0: stuck(receive(2, 1, 0, 1)), 1: ended(sent=sent(2))}) is None
+    assert prove({0: stuck(receive(2, 1, 0, 1)), 1: ended(begun_sends=begun(2))}) is None
+    assert prove({0: stuck(send(2, 1, 0, 1)), 1: ended(begun_receives=begun(2))}) is None
 
 
-@pytest.mark.parametrize(
-    "elsewhere", [sent(1, receiver=2), sent(1, tag=5), sent(1, group="3")], ids=str
-)
-def test_message_to_somewhere_else(elsewhere: tuple[Sent, ...]) -> None:
-    assert accused({0: stuck(receive(1, 1, 0, 1)), 1: ended(sent=elsewhere)}) == {0}
+@pytest.mark.parametrize("elsewhere", [begun(1, 2), begun(1, tag=5), begun(1, group="3")], ids=str)
+def test_message_to_somewhere_else(elsewhere: tuple[BegunMessages, ...]) -> None:
+    assert accused({0: stuck(receive(1, 1, 0, 1)), 1: ended(begun_sends=elsewhere)}) == {0}
+    assert accused({0: stuck(send(1, 1, 0, 1)), 1: ended(begun_receives=elsewhere)}) == {0}
+
+
+def test_a_receive_from_any_rank_may_take_a_message() -> None:
+    anybody = (*begun(1), *begun(1, peer=-1))
+    assert prove({0: stuck(send(2, 1, 0, 1)), 1: ended(begun_receives=anybody)}) is None
+    assert accused({0: stuck(send(3, 1, 0, 1)), 1: ended(begun_receives=anybody)}) == {0}
+
+
+def test_ranks_that_send_to_each_other() -> None:
+    hang = proof({0: stuck(send(1, 1, 0, 1)), 1: stuck(send(1, 0, 0, 1))})
+    assert hang.sentence == (
+        "deadlock: rank 0 waits in send #1 to rank 1 (tag 0), rank 1 in send #1 to rank 0 (tag 0)"
+    )
+    assert hang.root_cause.unknown.startswith("a message has two ranks")
+
+
+def test_a_thread_of_the_receiver_may_receive() -> None:
+    assert prove({0: stuck(send(1, 1, 0, 1)), 1: stuck(send(1, 0, 0, 1), alone=False)}) is None
 
 
 def test_receive_needs_its_sender_alone() -> None:

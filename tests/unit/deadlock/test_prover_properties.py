@@ -8,13 +8,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_ddp.deadlock.prover import ProbedRank, prove
-from pytest_ddp.protocol.rank_status import SIDE_CHANNEL, PendingOperation, Sent
+from pytest_ddp.protocol.rank_status import SIDE_CHANNEL, BegunMessages, PendingOperation
 from tests.unit.standings import (
     WORLD,
     collective,
     count,
     exchange,
-    receive,
+    message,
     renamed,
     ring,
     standing,
@@ -35,7 +35,8 @@ def any_wait(draw: st.DrawFn, rank: int) -> PendingOperation:
     number = draw(st.integers(1, 3))
     if draw(st.booleans()):
         peer = draw(st.sampled_from([member for member in members if member != rank]))
-        return receive(number, peer, *members, group=group, tag=draw(st.integers(0, 1)))
+        operation = draw(st.sampled_from(["send", "recv"]))
+        return message(operation, number, peer, *members, group=group, tag=draw(st.integers(0, 1)))
     operation = draw(st.sampled_from(OPERATIONS))
     numel = draw(st.sampled_from([4, 8]))
     return collective(number, *members, operation=operation, group=group, numel=numel)
@@ -49,18 +50,20 @@ def any_stand(draw: st.DrawFn, rank: int) -> ProbedRank:
         for name, members in GROUPS.items()
         if rank in members and draw(st.integers(0, 4))
     )
-    messages = st.builds(
-        Sent,
-        st.sampled_from(sorted(GROUPS)),
-        st.sampled_from([other for other in ranks if other != rank]),
-        st.integers(0, 1),
-        st.integers(1, 3),
+    others = [other for other in ranks if other != rank]
+    sent, received = (
+        st.builds(
+            *(BegunMessages, st.sampled_from(sorted(GROUPS)), st.sampled_from(peers)),
+            *(st.integers(0, 1), st.integers(1, 3)),
+        )
+        for peers in (others, [-1, *others])
     )
     blocked = bool(waits) and draw(st.integers(0, 4)) > 0
     now = standing(
         *waits,
         counts=counts,
-        sent=tuple(draw(st.lists(messages, max_size=2))),
+        begun_sends=tuple(draw(st.lists(sent, max_size=2))),
+        begun_receives=tuple(draw(st.lists(received, max_size=2))),
         exchanges=draw(st.integers(0, 3)),
         blocked=blocked,
         alone=draw(st.booleans()),
@@ -101,9 +104,9 @@ def reached(stands: dict[int, ProbedRank]) -> dict[int, ProbedRank]:
     counts = {name: count(3, *members, group=name) for name, members in GROUPS.items()}
     everything = {
         rank: tuple(
-            Sent(group, receiver, tag, 3)
+            BegunMessages(group, peer, tag, 3)
             for group in GROUPS
-            for receiver in ranks
+            for peer in ranks
             for tag in range(2)
         )
         for rank in ranks
@@ -114,7 +117,8 @@ def reached(stands: dict[int, ProbedRank]) -> dict[int, ProbedRank]:
             now=replace(
                 stand.now,
                 counts=tuple(counts[n] for n, members in GROUPS.items() if rank in members),
-                sent=everything[rank],
+                begun_sends=everything[rank],
+                begun_receives=everything[rank],
                 exchanges=3,
                 begun=(),
             ),

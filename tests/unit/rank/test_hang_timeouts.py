@@ -90,7 +90,7 @@ def test_wait_without_a_timeout_has_no_end(clock: list[float]) -> None:
     pace, waited = WaitTimeouts(), receive_call()
     pace.look(waited)
     assert pace.left(waited, None) is None
-    assert pace.left_of_receive(waited) is None  # no such group here
+    assert pace.left_of_message(waited) is None  # no such group here
 
 
 def test_collective_has_the_timeout_of_its_record(clock: list[float]) -> None:
