@@ -108,13 +108,15 @@ def judge_gradients(history: History, tolerance: float) -> tuple[Violation, ...]
     for rank in sorted({g.rank for g in steps if not g.alone}.union(through)):
         made = _by_place(g for g in steps if g.rank == rank and not g.alone)
         own, alone = _as_called(made, by_one)
+        owned = _owned_in_steps(own)
         # If a run broke off, the steps that one process would have made are not known.
         known = {*own} & {*alone} if broke_off(history) else {*own}
         demanded = rank in through and not owners.train_nothing(rank)
         for place in sorted(known.union(alone if demanded else ())):
             where = f"step {place[0]}, rank {rank}"
+            stepped = owned.get(place[0], frozenset())
             texts = [
-                [*_wrong_gradients(where, place, seen, wanted, tolerance, owners, limits)]
+                [*_wrong_gradients(where, place, seen, wanted, tolerance, owners, limits, stepped)]
                 for seen in own.get(place, [None])
                 for wanted in alone.get(place, [None])[:1]
             ]
@@ -189,6 +191,14 @@ def _of_its_own(gradients: Gradients) -> Gradients:
     return replace(gradients, values=values)
 
 
+def _owned_in_steps(own: ByPlace) -> Mapping[int, AbstractSet[str]]:
+    """The parameters of all optimizers that a rank calls, by step."""
+    owned: defaultdict[int, set[str]] = defaultdict(set)
+    for (step, _), made in own.items():
+        owned[step].update(*(gradients.owned for gradients in made))
+    return owned
+
+
 def _wrong_gradients(
     where: str,
     place: tuple[int, int],
@@ -197,7 +207,16 @@ def _wrong_gradients(
     tolerance: float,
     owners: Owners,
     limits: RoundingLimits,
+    stepped: AbstractSet[str],
 ) -> Iterator[str]:
+    """Those of the step's other optimizers are judged where these are called.
+
+    Here they may not be reduced, as a discriminator's in the step of a generator, or be changed
+    already, as by an optimizer that computes in place.
+
+    Args:
+        stepped: the parameters of all optimizers that the rank calls in this step.
+    """
     if alone is None:
         yield f"{where}: one process with all samples makes no such step"
         return
@@ -212,7 +231,10 @@ def _wrong_gradients(
         if name not in known and not owners.train_elsewhere(found.rank, name)
     ]
     floor = tolerance / 10 * _largest(value for values in expected.values() for value in values)
+    others = stepped - {*found.owned} if found.owned else frozenset()
     for name, values in (*found.values, *lacking):
+        if name in others:
+            continue
         one_name = owners.one_name(name)
         wanted = expected.get(one_name, ())
         if len(values) != len(wanted):

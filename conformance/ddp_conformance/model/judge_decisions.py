@@ -76,8 +76,16 @@ def _beside_one(
     wanted = wanted_of(alone)
     for name in dict.fromkeys([*dict(found.decisions), *wanted]):
         value, right = dict(found.decisions).get(name), wanted.get(name)
-        if not _close(value, right, tolerance, limits.of_decision(found.step, name)):
-            yield f"{name} is {_roughly(value)}, of one process {_roughly(right)}"
+        limit = limits.of_decision(found.step, name)
+        if not _close(value, right, tolerance, limit):
+            text = f"{name} is {_roughly(value)}, of one process {_roughly(right)}"
+            reported = dict(alone.decisions).get(name)
+            if reported != right and _close(value, reported, tolerance, limit):
+                text += (
+                    ", which reports it as the ranks do: are gradients divided after the last "
+                    "backward pass, by what is not in the reported 'scale'?"
+                )
+            yield text
 
 
 def _close(value: float | None, right: float | None, tolerance: float, limit: float) -> bool:

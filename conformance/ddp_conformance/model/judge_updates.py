@@ -30,24 +30,41 @@ STATE_NOT_GIVEN = (
 def judge_updates(history: History) -> tuple[Violation, ...]:
     """Ranks have the parameters that one process's optimizer makes of their own gradients."""
     unknown = {seen.step for seen in history if isinstance(seen, UpdateUnknown)}
-    limits = RoundingLimits(history)
     found = [
         Violation(
-            f"step {seen.step}: {name} is {value:.9g} after it, and {right:.9g} if one process's "
+            f"step {step}: {name} is {value:.9g} after it, and {right:.9g} if one process's "
             "optimizer steps with the same gradients"
         )
-        for seen in history
-        if isinstance(seen, Updated) and seen.step not in unknown
-        for name, value, right, unit in seen.differing
-        if not abs(value - right) <= max(unit, limits.of_update(seen.step, name))
+        for step, differing in _differing(history).items()
+        if step not in unknown
+        for name, value, right in differing
     ]
     return (*found, *map(Violation, _between_ranks(history)))
 
 
-def update_unknown(history: History) -> str:
-    """Why some update could not be repeated in one process; empty if each could."""
+def _differing(history: History) -> dict[int, list[tuple[str, float, float]]]:
+    """The parameters that one process makes otherwise, by step: with their value and its."""
+    limits = RoundingLimits(history)
+    found: defaultdict[int, list[tuple[str, float, float]]] = defaultdict(list)
     for seen in history:
-        if isinstance(seen, UpdateUnknown):
+        if isinstance(seen, Updated):
+            found[seen.step] += (
+                (name, value, right)
+                for name, value, right, unit in seen.differing
+                if not abs(value - right) <= max(unit, limits.of_update(seen.step, name))
+            )
+    return found
+
+
+def update_unknown(history: History) -> str:
+    """Why some update could not be repeated in one process; empty if each could.
+
+    What one process has made of the ranks' gradients all the same, is the same update: as of an
+    optimizer that computes in its gradients, and gathers the parameters that others have updated.
+    """
+    differing = _differing(history)
+    for seen in history:
+        if isinstance(seen, UpdateUnknown) and differing.get(seen.step) != []:
             return seen.why
     if any(isinstance(seen, OneProcessEnds) for seen in history):
         return STATE_NOT_GIVEN

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import wraps
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 from torch.optim import Optimizer
@@ -57,7 +59,9 @@ class OptimizerCalls:
             self._hooks.pop(id(optimizer)).remove()
         self._hooks[id(optimizer)] = optimizer.register_step_pre_hook(self._begins)
         kinds = (kind for kind in type(optimizer).__mro__ if issubclass(kind, Optimizer))
-        overridden = [k for k in kinds if "step" in vars(k) and k is not Optimizer][1:]
+        stepping = [kind for kind in kinds if "step" in vars(kind) and kind is not Optimizer]
+        # Torch puts a wrapper of a step that a class inherits, as AdamW does, into that class.
+        overridden = [k for one, k in pairwise(stepping) if _function(one) is not _function(k)]
         for kind in overridden:
             self._follow(kind)
         awaits = overridden and type(optimizer) not in self._whole
@@ -77,3 +81,8 @@ class OptimizerCalls:
             return step(optimizer, *args, **kwargs)
 
         kind.step = followed
+
+
+def _function(kind: type[Optimizer]) -> object:
+    """A class's own step, without what is around it."""
+    return inspect.unwrap(vars(kind)["step"])

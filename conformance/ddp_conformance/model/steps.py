@@ -105,6 +105,7 @@ class StepObserver:
         self._used: set[str] = set()
         self._passes = 0
         self._over = False
+        self._in_backward = False
         self._number = 0
         self._stepped = False
         self._norm: float | None = None
@@ -280,12 +281,16 @@ class StepObserver:
                 tensor.register_hook(lambda _, name=name: self._used.add(name))
 
     def _backward(self, run: Callable[[], Any]) -> Any:
-        if self._over:
-            return run()
+        if self._over or self._in_backward:
+            return run()  # a part of a pass, as reentrant checkpointing starts
         sharded = {name for name, p in self._trained if isinstance(p, DTensor)}
         self._used.intersection_update(sharded)
         begun = _collectives()
-        result = run()
+        self._in_backward = True
+        try:
+            result = run()
+        finally:
+            self._in_backward = False
         self._note_gradients()
         self._look_for_unlike()
         gradients = [p.grad for _, p in self._trained if p.grad is not None]

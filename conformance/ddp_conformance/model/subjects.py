@@ -43,8 +43,9 @@ class TrainStep(Subject):
     be saved. Both are called on every rank, after training steps.
 
     With the trait ``decides`` a step returns a mapping of what it decided: ``norm``, of the
-    gradients of all ranks before they were clipped; ``scale``, what the loss was multiplied by;
-    and whatever else must be equal. A step is skipped by not calling the optimizer.
+    gradients of all ranks before they were clipped; ``scale``, what the loss was multiplied by, or
+    what its gradients are divided by after the backward pass; and whatever else must be equal. A
+    step is skipped by not calling the optimizer.
 
     With the trait ``sync_batchnorm`` normalisations see the samples of all ranks; where
     ``case.world_size`` is 1, a plain BatchNorm is the same. With the trait ``batch_statistics``
