@@ -10,11 +10,13 @@ import torch.distributed as dist
 from ddp_conformance import Case, TrainStep
 from ddp_conformance.framework.registry import all_checks
 from ddp_conformance.framework.verdict import GuaranteeError
+from ddp_conformance.model.mutants.sharded import stepping_with
 from ddp_conformance.model.mutants.step_mutants import (
     RATE,
     SmallNet,
     batch_of,
     share,
+    stepping,
     summed_loss,
     wrapped,
 )
@@ -40,15 +42,12 @@ def another_first_step(case: Case) -> Any:
     """Several ranks begin at another rate, for one step."""
     model = wrapped(case, SmallNet())
     optimizer = OwnRate(model.parameters(), RATE)
+    _, take = stepping_with(case, model, optimizer)
 
     def step(number: int) -> None:
         rate = RATE / 2 if number == 0 and case.world_size > 1 else RATE
         optimizer.param_groups[0]["lr"] = rate
-        points, targets = batch_of(number, share(case))
-        optimizer.zero_grad()
-        loss: Any = nn.functional.mse_loss(model(points), targets)
-        loss.backward()
-        optimizer.step()
+        take(number)
 
     return model, step
 
@@ -160,16 +159,7 @@ class Checkpointed(SmallNet):
 def recomputes(case: Case) -> Any:
     """Reentrant checkpointing under DDP."""
     model = wrapped(case, Checkpointed(), static_graph=True)
-    optimizer = SGD(model.parameters(), RATE)
-
-    def step(number: int) -> None:
-        points, targets = batch_of(number, share(case))
-        optimizer.zero_grad()
-        loss: Any = nn.functional.mse_loss(model(points), targets)
-        loss.backward()
-        optimizer.step()
-
-    return model, step
+    return model, stepping(case, model)
 
 
 @pytest.mark.ddp(world_size=2)

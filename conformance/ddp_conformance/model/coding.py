@@ -104,7 +104,6 @@ class Coder:
         self._step = 0
         self._place = -1
         """The number of backward passes before this one in the step."""
-        self._depth = 0
         self._reducing: Optimizer | None = None
         """The optimizer whose own gradients may still change in its step."""
         self._passes = 1
@@ -185,13 +184,8 @@ class Coder:
         return values.to(gradient).reshape(gradient.shape)
 
     def _backward(self, run: Callable[[], Any]) -> Any:
-        """A pass within a pass, as of a checkpoint of activations, is a part of it."""
-        self._place += self._depth == 0
-        self._depth += 1
-        try:
-            return run()
-        finally:
-            self._depth -= 1
+        self._place += 1
+        return run()
 
     # ------------------------------------------------------------------ where they are
 

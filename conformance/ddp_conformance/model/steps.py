@@ -105,7 +105,6 @@ class StepObserver:
         self._used: set[str] = set()
         self._passes = 0
         self._over = False
-        self._in_backward = False
         self._number = 0
         self._stepped = False
         self._norm: float | None = None
@@ -281,16 +280,12 @@ class StepObserver:
                 tensor.register_hook(lambda _, name=name: self._used.add(name))
 
     def _backward(self, run: Callable[[], Any]) -> Any:
-        if self._over or self._in_backward:
-            return run()  # a part of a pass, as reentrant checkpointing starts
+        if self._over:
+            return run()
         sharded = {name for name, p in self._trained if isinstance(p, DTensor)}
         self._used.intersection_update(sharded)
         begun = _collectives()
-        self._in_backward = True
-        try:
-            result = run()
-        finally:
-            self._in_backward = False
+        result = run()
         self._note_gradients()
         self._look_for_unlike()
         gradients = [p.grad for _, p in self._trained if p.grad is not None]
@@ -440,15 +435,25 @@ def _collectives() -> int:
 def around_backward(follow: Callable[[Callable[[], Any]], Any]) -> Callable[[], None]:
     """Call ``follow`` around each backward pass, under both names that torch starts it by.
 
+    A pass within a pass, as reentrant checkpointing starts, is a part of it.
+
     Returns:
         What ends it.
     """
     originals = [(m, vars(m)["_engine_run_backward"]) for m in _STARTING_BACKWARD]
+    is_inside = False
     for module, original in originals:
 
         @wraps(original)
         def backward(*args: Any, original: Any = original, **kwargs: Any) -> Any:
-            return follow(lambda: original(*args, **kwargs))
+            nonlocal is_inside
+            if is_inside:
+                return original(*args, **kwargs)
+            is_inside = True
+            try:
+                return follow(lambda: original(*args, **kwargs))
+            finally:
+                is_inside = False
 
         setattr(module, "_engine_run_backward", backward)  # noqa: B010 - a private name
 

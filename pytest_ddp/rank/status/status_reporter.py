@@ -233,6 +233,7 @@ class StatusReporter:
         inner = f"{frame.f_code.co_name}:{frame.f_lasti}" if frame is not None else ""
         exchanges = self._side_channel.exchanges
         counts = self._group.counts()
+        members = {count.name: count.members for count in counts}
         moves = (exchanges, *(count.collectives for count in counts))
         blocked = bool(waits) and state != "R"
         beside = "; ".join(dict.fromkeys(thread.words for thread in threads.values()))
@@ -251,8 +252,8 @@ class StatusReporter:
             begun=begun,
             done=done,
             counts=counts,
-            begun_sends=tuple(self._begun_messages(self._group.journal.sent)),
-            begun_receives=tuple(self._begun_messages(self._group.journal.received)),
+            begun_sends=tuple(_begun_messages(self._group.journal.sent, members)),
+            begun_receives=tuple(_begun_messages(self._group.journal.received, members)),
             exchanges=exchanges,
             phase=phase,
             place=place,
@@ -508,11 +509,14 @@ class StatusReporter:
             ends_in=self._wait_timeouts.left_of_message(call),
         )
 
-    def _begun_messages(self, counts: dict[tuple[str, int, int], int]) -> Iterator[BegunMessages]:
-        members = {count.name: count.members for count in self._group.counts()}
-        for (group, peer, tag), count in dict(counts).items():
-            if group in members:
-                yield BegunMessages(group, peer if peer < 0 else members[group][peer], tag, count)
+
+def _begun_messages(
+    counts: dict[tuple[str, int, int], int], members: dict[str, tuple[int, ...]]
+) -> Iterator[BegunMessages]:
+    """The counts of the journal, with global ranks, on groups that exist."""
+    for (group, peer, tag), count in dict(counts).items():
+        if group in members:
+            yield BegunMessages(group, peer if peer < 0 else members[group][peer], tag, count)
 
 
 def operation_of(entry: dict[str, Any]) -> str:

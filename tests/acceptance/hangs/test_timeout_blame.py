@@ -187,7 +187,7 @@ def test_held_gil_is_named_as_such(
     assert diagnoses[name]["ranks"][1]["state"] == "silent"
 
 
-def test_operation_of_which_nothing_is_proved_is_named(diagnoses: dict[str, Any]) -> None:
+def test_operation_that_a_rank_waits_in_is_named(diagnoses: dict[str, Any]) -> None:
     names = ("monitored_barrier", "new_group", "send")
     found = [diagnoses[name]["ranks"][0]["collective"] for name in names]
     sends = "send #1 to rank 1 (tag 0)"
