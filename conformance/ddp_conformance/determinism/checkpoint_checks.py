@@ -32,8 +32,9 @@ DET_07 = Guarantee(
 )
 DET_08 = Guarantee("DET-08", "Saving MUST NOT change the run that saves.", tier=2)
 
-SAVED_AT = (0, 1)
-"""Steps: before the first, optimizers have no state yet."""
+SAVED_AT = (0, 1, 2)
+"""Steps: before the first, optimizers have no state yet; after it, averages of weights are often
+the weights, as torch's ``AveragedModel`` copies them at its first update."""
 
 
 def incomplete(subject: TrainLoop, case: Case, ranks: Ranks) -> Iterator[Record]:
@@ -73,7 +74,7 @@ def find_loads_of_incomplete(subject: TrainLoop, ranks: Ranks) -> tuple[Violatio
 
 
 def saving(subject: TrainLoop, case: Case, ranks: Ranks) -> Iterator[Record]:
-    """Run the loop whole, with a checkpoint before its first step, and one after it.
+    """Run the loop whole, with checkpoints before its first step, after it and after the next.
 
     It finds the random states of the run that never saves: saving alone is different.
     """

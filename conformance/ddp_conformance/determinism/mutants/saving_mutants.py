@@ -13,6 +13,7 @@ from torch.distributed.checkpoint.state_dict import (
     get_optimizer_state_dict,
     set_optimizer_state_dict,
 )
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ddp_conformance.determinism.mutants.part_mutants import ReadsByItself
 from ddp_conformance.determinism.subjects import Leg, TrainLoop, Watch
@@ -137,6 +138,26 @@ class SwapsTheAverage(KeepsTheAverage):
         return content
 
 
+class KeepsTorchsAverage(ReadsByItself):
+    """Copies into the model the averages of torch, which are the weights after the first step."""
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        wrapped = super().wrap(model)
+        average: Any = get_ema_multi_avg_fn(0.5)  # type: ignore[no-untyped-call]
+        self.average = AveragedModel(wrapped, multi_avg_fn=average)
+        return wrapped
+
+    def update(self, index: Tensor) -> None:
+        super().update(index)
+        self.average.update_parameters(self.model)
+
+    def content(self) -> dict[str, Any]:
+        content = copy.deepcopy(super().content())
+        if self.average.n_averaged:
+            self.model.load_state_dict(self.average.module.state_dict())
+        return content
+
+
 class SavesInAThread(ReadsByItself):
     """Writes beside the training, and waits for that at the end."""
 
@@ -162,6 +183,7 @@ MUTANTS = (
     Mutant(TrainLoop(CastsToSave, ALL), "DET-08", "weights cast, and not cast back", SIZES),
     Mutant(TrainLoop(LeavesEvaluationMode, EPOCHS), "DET-08", "evaluation mode for good", SIZES),
     Mutant(TrainLoop(KeepsTheAverage, ALL), "DET-08", "averages not swapped back", SIZES),
+    Mutant(TrainLoop(KeepsTorchsAverage, EPOCHS), "DET-08", "averages of torch for good", SIZES),
 )
 
 BENIGN_VARIANTS = (
