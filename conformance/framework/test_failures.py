@@ -46,6 +46,7 @@ def test_others_are_their_own_cause() -> None:
     assert cause_of(error) is error
     assert in_words(error) == "ValueError: first"
     assert in_words(ValueError()) == "ValueError"
+    assert in_words(ValueError("Missing:\n\tweight\n\tbias")) == "ValueError: Missing: weight"
     assert in_words(CheckpointException("read", {})).startswith("CheckpointException")
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +24,8 @@ from ddp_conformance.framework.recording import (
 )
 from ddp_conformance.framework.verdict import UndecidedError, Violation
 from ddp_conformance.sampling.history import Sample
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from conformance.simulated_ranks import SimulatedRanks, on_ranks
 from pytest_ddp import Ddp
@@ -110,6 +115,63 @@ def test_a_rank_that_raises_between_exchanges_leaves_the_others_in_step(bad: int
     assert len(set(texts)) == 1
     assert f"rank {bad}: OSError: disk is full" in texts[0]
     assert texts[0].count("rank ") == 1
+
+
+@dataclass(frozen=True)
+class NotingRanks(SimulatedRanks):
+    """A rank that notes what is being handled at each exchange."""
+
+    handled: list[str] = field(default_factory=list)
+
+    def gather(self, obj: Any) -> list[Any]:
+        self.handled.append(repr(sys.exc_info()[1]))
+        return super().gather(obj)
+
+
+@pytest.mark.parametrize("act_on_all", [True, False])
+def test_an_exception_is_being_handled_when_its_rank_waits_for_the_others(
+    act_on_all: bool,
+) -> None:
+    """So that the proof of a hang names it."""
+    ranks = NotingRanks(0, 1, SimulatedRanks.alone().meeting)
+
+    def act() -> None:
+        raise OSError("disk is full")
+
+    def observe(subject: Sampler, case: Case) -> Iterator[Record]:
+        if act_on_all:
+            on_all(ranks, act)
+        act()
+        yield Sample(*ranks.gather(0))
+
+    with pytest.raises(UndecidedError):
+        record(Sampler(len), ranks, cases_of(ranks, (1,)), observe)
+    waits = [each for each in ranks.handled if each != "None"]
+    assert waits == ["OSError('disk is full')"] * (2 if act_on_all else 1)
+
+
+@pytest.mark.ddp(world_size=2)
+@pytest.mark.parametrize("act_on_all", [True, False])
+def test_a_rank_that_ends_its_group_and_raises_lets_its_peer_go(ddp: Ddp, act_on_all: bool) -> None:
+    """The peer waits until nothing holds the group, also not the frames of the exception."""
+
+    def act() -> None:
+        model = DistributedDataParallel(nn.Linear(1, 1))
+        if ddp.rank == 1:
+            try:
+                raise KeyError("label")
+            except KeyError as error:
+                dist.destroy_process_group()
+                raise OSError(f"no {type(model)}") from error
+        dist.barrier()
+
+    def observe(subject: Sampler, case: Case) -> Iterator[Record]:
+        yield Sample(case.rank, 0, 0, 0, on_all(ddp, act) if act_on_all else act())
+
+    with pytest.raises(UndecidedError) as caught:
+        record(Sampler(len), ddp, cases_of(ddp, (1,)), observe)
+    assert "rank 0: RuntimeError" in str(caught.value)
+    assert "rank 1: OSError" in str(caught.value)
 
 
 def end_on_the_first(rank: int) -> None:

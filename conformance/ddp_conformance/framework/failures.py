@@ -29,7 +29,10 @@ def cause_of(error: BaseException) -> BaseException:
 
 
 def in_words(error: BaseException) -> str:
-    """An exception's type and the first line of its text."""
+    """An exception's type and the first line of its text; and the next, if that one announces it.
+
+    ``load_state_dict`` names the keys in the second line of its text.
+    """
     cause = cause_of(error)
     if cause is not error:
         return f"{type(error).__name__}: {in_words(cause)}"
@@ -37,7 +40,9 @@ def in_words(error: BaseException) -> str:
         text = str(error).strip()
     except Exception:
         text = "(its text cannot be made)"
-    return ": ".join([type(error).__name__, *text.splitlines()[:1]])
+    first, *others = text.splitlines() or [""]
+    said = f"{first} {others[0].strip()}" if first.endswith(":") and others else first
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
 def _checkpoint_exception() -> Any:

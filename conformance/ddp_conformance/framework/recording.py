@@ -55,23 +55,22 @@ def record(
     :class:`UndecidedError` with that exception.
     """
     group = GroupOfTries(ranks)
+    runs: list[Run] = []
     with shared_directory(ranks) as directory:
         cases = [replace(case, directory=directory / str(i)) for i, case in enumerate(cases)]
         problems = [problem for case in cases for problem in _prepared(subject, case)]
         # Also the barrier between preparing on rank 0 and reading on the others.
         _stop_if_raised(subject, "", [r for found in ranks.gather(problems) for r in found])
-        own = []
-        for place, case in enumerate(cases):
-            if place > 0 and not in_one_try:
-                group.begin_try()
-            own.append(_observed(subject, case, observe))
-        by_rank, whole = zip(*ranks.gather((own, group.is_whole())), strict=True)
-        if not all(whole):
-            group.renew()  # for the next record
-    runs = [
-        Run(replace(case, rank=0), tuple(r for histories in by_rank for r in histories[place]))
-        for place, case in enumerate(cases)
-    ]
+        for tried in [cases] if in_one_try else [[case] for case in cases]:
+            ended = _observed(
+                subject, tried, observe, lambda own: ranks.gather((own, group.is_whole()))
+            )
+            by_rank, whole = zip(*ended, strict=True)
+            if not all(whole):
+                group.renew()
+            for place, case in enumerate(tried):
+                history = tuple(record for own in by_rank for record in own[place])
+                runs.append(Run(replace(case, rank=0), history))
     for run in runs:
         _stop_if_raised(subject, run.case.label, run.history)
     return tuple(runs)
@@ -92,15 +91,13 @@ def on_all(ranks: Ranks, act: Callable[[], T]) -> T:
         BaseException: as ``act`` raised it on this rank, if it is a failure.
         PeerRaisedError: it raised on another rank; :func:`record` then ends the observation.
     """
-    error: BaseException | None = None
     try:
         result = act()
-    except failures() as raised:
-        error = raised
-    failed = any(ranks.gather(error is not None))
-    if error is not None:
-        raise error
-    if failed:
+    except failures() as error:
+        _release_locals(error)
+        ranks.gather(True)  # in here, so that the proof of a hang names the exception
+        raise
+    if any(ranks.gather(False)):
         raise PeerRaisedError
     return result
 
@@ -169,20 +166,48 @@ def _prepared(subject: Subject, case: Case) -> Iterator[Raised]:
         yield Raised(case.rank, describe(error))
 
 
-def _observed(subject: Subject, case: Case, observe: Observe) -> list[Record]:
-    records: list[Record] = []
-    nemesis.pause()
-    try:
-        with warnings.catch_warnings():
-            # The check chose the number of workers, not the subject.
-            warnings.filterwarnings("ignore", message="This DataLoader will create")
-            for seen in observe(subject, case):
-                records.append(seen)
-    except PeerRaisedError:
-        pass  # the other rank has recorded why
-    except failures() as error:
-        records.append(Raised(case.rank, describe(error)))
-    return records
+def _observed(
+    subject: Subject,
+    cases: Sequence[Case],
+    observe: Observe,
+    tell: Callable[[list[list[Record]]], T],
+) -> T:
+    """Observe the subject in each case, and return what ``tell`` returns for the records."""
+    own: list[list[Record]] = []
+    for case in cases:
+        records: list[Record] = []
+        own.append(records)
+        nemesis.pause()
+        try:
+            with warnings.catch_warnings():
+                # The check chose the number of workers, not the subject.
+                warnings.filterwarnings("ignore", message="This DataLoader will create")
+                for seen in observe(subject, case):
+                    records.append(seen)
+        except PeerRaisedError:
+            pass  # the other rank has recorded why
+        except failures() as error:
+            records.append(Raised(case.rank, describe(error)))
+            if case is cases[-1]:
+                _release_locals(error)
+                return tell(own)  # in here, so that the proof of a hang names the exception
+    return tell(own)
+
+
+def _release_locals(error: BaseException) -> None:
+    """Let go of what the frames of an exception hold, before an exchange while it is handled.
+
+    A group that its rank has ended closes its connections only when nothing holds it, and peers
+    wait for that.
+    """
+    left: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while left:
+        each = left.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            traceback.clear_frames(each.__traceback__)
+            left += [each.__cause__, each.__context__]
 
 
 def _stop_if_raised(subject: Subject, case: str, history: Sequence[Record]) -> None:

@@ -43,6 +43,13 @@ BAD_PARTS = """
         return strided(case)
 
 
+    def raises_where_others_wait(case):
+        if case.rank == 1:
+            raise LookupError("no shard")
+        dist.barrier()
+        return strided(case)
+
+
     def crashes(case):
         if case.rank == 1:
             os.kill(os.getpid(), signal.SIGSEGV)
@@ -84,6 +91,11 @@ FATES = {
     "endless": ("failed", "rank 0 did not end the epoch within 18 batches"),
     "endless_in_workers": ("failed", "rank 0 did not end the epoch within 18 batches"),
     "hangs_in_a_barrier": ("unknown", "deadlock: rank 0 waits in ddp.gather #"),
+    "raises_where_others_wait": (
+        "unknown",
+        "while handling LookupError: no shard (rank 1, bad_parts.py:38): deadlock: rank 0 waits in "
+        "barrier #1",
+    ),
     "strided": ("passed", ""),
 }
 
