@@ -7,7 +7,8 @@ comes before it. The holds come in this order:
 2. for each kind again, with another thread held, at the other line, or at another operation;
 3. each started thread at its begin, then each rank at the test's begin;
 4. for each kind its last occurrence; then between two uses of one thing by a thread, such as a look
-   and the change after it, where an earlier hold has turned both around;
+   and the change after it, where an earlier hold has turned both around; last where the other
+   thread only passes through the folder that is used;
 5. two holds: one that was tried, and one of a conflict of that run, of whose kind a hold was tried
    alone; then two begins. By turns with these come the conflicts that are left: other occurrences
    of what was tried, which in a long loop would leave no run for two holds.
@@ -24,7 +25,7 @@ from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from typing import TypeAlias
 
-from pytest_ddp.extensions.explore.conflicts import Conflict, Kind, conflicts
+from pytest_ddp.extensions.explore.conflicts import THROUGH, Conflict, Kind, conflicts
 from pytest_ddp.extensions.explore.ranks.accesses import Thing
 from pytest_ddp.extensions.explore.run_events import BEGIN, Event, RankThread, Threads
 from pytest_ddp.extensions.explore.schedule import Hold, Schedule
@@ -154,10 +155,11 @@ class Exploration:
         """Yield one hold for each kind, between a thread's first use of a thing and another one.
 
         A hold before both has turned both around. Between them, as for two ranks that look for a
-        file and then make it, is a third order.
+        file and then make it, is a third order. Last come those of a folder that the held thread
+        replaces, and through which the other one passes.
         """
         first: dict[tuple[RankThread, RankThread, Thing], Conflict] = {}
-        kinds: set[Kind] = set()
+        found: list[Conflict] = []
         plain = self._plain_holds()
         for pair, conflict in self._conflicts.items():
             threads = conflict.first.thread, conflict.second.thread
@@ -167,7 +169,11 @@ class Exploration:
                 conflict.use.verb,
             )
             is_turned = pair in self._done and _hold(conflict) in plain
-            if is_other and is_turned and conflict.is_direct and conflict.kind not in kinds:
+            if is_other and is_turned and conflict.use.verb != THROUGH:
+                found.append(conflict)
+        kinds: set[Kind] = set()
+        for conflict in sorted(found, key=lambda conflict: not conflict.is_direct):
+            if conflict.kind not in kinds:
                 kinds.add(conflict.kind)
                 yield _hold(conflict)
 

@@ -108,7 +108,9 @@ class FilePoints:
             self._point("mkdir", names[0], lambda: _entry(names[0], "makes"))
 
     def _lists(self, names: list[str], *_: Any) -> None:
-        self._point("list", names[0], lambda: [_reads(ThingKind.FOLDER, names[0], "lists")])
+        entry = [_reads(ThingKind.ENTRY, names[0], "lists")] if names[0] != "." else []
+        uses = [_reads(ThingKind.FOLDER, names[0], "lists"), *entry]
+        self._point("list", names[0], lambda: uses)
 
     def _truncates(self, names: list[str], *_: Any) -> None:
         self._point("truncate", names[0], lambda: [_changes(ThingKind.FILE, names[0], "truncates")])

@@ -49,3 +49,15 @@ def test_a_rank_that_is_held_there_has_emptied_the_file(tmp_path: Path) -> None:
 def test_a_folder_in_which_tempfile_opens_a_file_is_not_filled(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     assert opened(tmp_path, "a", "w+b", held="write:a") == [("open:a", False), ("write:a", False)]
+
+
+def test_a_listing_reads_the_folder_and_that_it_exists(tmp_path: Path) -> None:
+    recording = Recording(0, 2, "/root/", None, list[str]().append)
+    recording.begin_thread(0)
+    recording.is_on = True
+    points = FilePoints(recording, Paths(str(tmp_path), "/root"))
+    for path in (tmp_path, tmp_path / "out"):
+        points.on_call("os.listdir", (str(path),))
+    ((_, events),) = recording.sent()
+    found = [[(str(use.thing.kind), use.thing.name) for use in uses] for *_, uses, _, _ in events]
+    assert found == [[("folder", ".")], [("folder", "out"), ("entry", "out")]]

@@ -79,6 +79,22 @@ def torn(world: World) -> dict[RankThread | int, Thread]:
     return {0: zero(), 1: one()}
 
 
+def replaced(world: World) -> dict[RankThread | int, Thread]:
+    """For a moment there is no folder through which rank 1 opens its file."""
+    world.files.update({"latest": "", "latest/model": "weights"})
+
+    def zero() -> Thread:
+        yield from world.removes("latest", "t.py:1")
+        yield from world.makes("latest", "t.py:2")
+
+    def one() -> Thread:
+        yield 0.1
+        yield from world.reads("latest/model", "t.py:5")
+        assert "latest" in world.files
+
+    return {0: zero(), 1: one()}
+
+
 def thread_too_late(world: World) -> dict[RankThread | int, Thread]:
     """Nothing that is recorded shows what the thread does."""
     saved: list[int] = []
@@ -247,6 +263,7 @@ def two_holders_of_a_lock(world: World) -> dict[RankThread | int, Thread]:
         (removed_too_early, "1@open:best#1", 3),
         (checked_then_made, "0@mkdir:out#1", 3),
         (torn, "0@open:step#1", 6),
+        (replaced, "0@mkdir:latest#1", 6),
         (thread_too_late, "0.1@begin#1", 3),
         (rank_too_late, "1@begin#1", 4),
         (stale_in_one_step(0), "1@open:state#1", 3),
