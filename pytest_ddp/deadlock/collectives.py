@@ -35,7 +35,6 @@ from pytest_ddp.protocol.rank_status import (
     GroupCount,
     MessageCounts,
     Traffic,
-    group_words,
 )
 from pytest_ddp.rank.operations.table import operation_of_form
 
@@ -110,8 +109,7 @@ def difference(
     """
     for name, members in _by_group(_unbroken(counts)).items():
         table, native = _tables(name, calls, members)
-        global_ranks = next(iter(members.values())).members
-        group = group_words(name, global_ranks)
+        group = next(iter(members.values())).words
         number, found = _difference(table, native, members, group, sides)
         mixed = next((n for n in sorted(table.keys() & native.keys()) if n < number), None)
         if mixed is not None and (found or sides > 1):
@@ -196,7 +194,7 @@ def suspicions(counts: Mapping[int, tuple[GroupCount, ...]], calls: ByRank) -> l
     """
     found = []
     for name, members in _by_group(_unbroken(counts)).items():
-        group = group_words(name, next(iter(members.values())).members)
+        group = next(iter(members.values())).words
         table, native = _tables(name, calls, members)
         for (first, one), (second, two) in pairwise(sorted(table.items())):
             swapped = next(_swapped(one, two), None)

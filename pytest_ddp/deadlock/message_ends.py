@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 from pytest_ddp.deadlock.collectives import source_of, whole_groups
 from pytest_ddp.outcome.outcome import MessageRoute
 from pytest_ddp.outcome.stack_dumps import short_line
-from pytest_ddp.protocol.rank_status import GroupCount, MessageShape, Traffic, group_words
+from pytest_ddp.protocol.rank_status import GroupCount, MessageShape, Traffic
 
 _ANY = -1
 
@@ -66,11 +66,12 @@ def difference(
     if len({shape.dtype for each in traffic.values() for shape in each.shapes}) < 2:
         return ""
     members = dict(whole_groups(counts))
+    words = {(each.name, each.members): each.words for mine in counts.values() for each in mine}
     unknown = {_Mailbox(way.group, way.receiver, way.tag) for way in before}
     for mailbox, arrivals in _mailboxes(traffic).items():
         if mailbox.group not in members or mailbox in unknown or _is_lost(mailbox, traffic):
             continue
-        group = group_words(mailbox.group, members[mailbox.group])
+        group = words[mailbox.group, members[mailbox.group]]
         for found in _unlike(mailbox, arrivals):
             return f"{found.title(mailbox)} of {group}:\n{found.sides()}"
     return ""

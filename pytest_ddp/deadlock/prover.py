@@ -24,7 +24,6 @@ from pytest_ddp.protocol.rank_status import (
     CodeLine,
     PendingOperation,
     RankStatus,
-    group_words,
 )
 from pytest_ddp.rank.operations.table import CONTRADICT
 
@@ -289,7 +288,7 @@ def wait_words(wait: PendingOperation, *, detail: bool = False, group: bool = Tr
         text += f" ({', '.join(details)})"
     if not group or wait.group == SIDE_CHANNEL:
         return text
-    return f"{text} of {group_words(wait.group, wait.members)}"
+    return f"{text} of {wait.group_words}"
 
 
 def _details(wait: PendingOperation) -> Iterator[str]:

@@ -9,11 +9,18 @@ SIDE_CHANNEL = "ddp"
 """Stands for a process group in waits for the fixture's operations; its members are all ranks."""
 
 
-def group_words(name: str, members: tuple[int, ...]) -> str:
-    """A process group in words."""
+def group_words(name: str, members: tuple[int, ...], nth: int = 1) -> str:
+    """A process group in words.
+
+    Args:
+        name: torch's name of it.
+        members: global ranks, in group order.
+        nth: its number among the groups of these members, from 1.
+    """
     if name == "0":
         return "the default group"
-    return f"the group of ranks {', '.join(map(str, members))}"
+    which = "the group" if nth == 1 else f"group {nth}"
+    return f"{which} of ranks {', '.join(map(str, members))}"
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,13 @@ class PendingOperation:
     Python."""
     ends_in: float | None = None
     """Seconds until a timeout ends the operation, at least; None if no timeout was found."""
+    nth: int = 1
+    """The number of the group among those of the same members, from 1."""
+
+    @property
+    def group_words(self) -> str:
+        """Its group in words."""
+        return group_words(self.group, self.members, self.nth)
 
     def may_end_within(self, seconds: float) -> bool:
         """True if a timeout may end the operation within this time."""
@@ -172,6 +186,14 @@ class GroupCount:
     """Digest of the calling lines, and of sizes that may legally differ."""
     failed: bool = False
     """A wait on the group ended in an error, for example by a timeout."""
+    nth: int = 1
+    """The number of the group among those of the same members, in the order in which they were
+    made, from 1. Those that the rank has destroyed do not count."""
+
+    @property
+    def words(self) -> str:
+        """The group in words."""
+        return group_words(self.name, self.members, self.nth)
 
 
 NEW_GROUP = "new_group"

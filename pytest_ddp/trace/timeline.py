@@ -349,7 +349,7 @@ def _groups(ranks: Iterable[RankOutcome]) -> dict[str, str]:
     for rank in ranks:
         counts = rank.done.counts if rank.done is not None else ()
         for count in (*counts, *(rank.status.counts if rank.status is not None else ())):
-            words[count.name] = group_words(count.name, count.members)
+            words[count.name] = count.words
     return words
 
 

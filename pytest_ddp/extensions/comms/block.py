@@ -300,11 +300,11 @@ class Comms(Communication):
 
         Numbers come first, and a group on which another thread is about to finish one is left out.
         """
-        numbers, labels = dict(_numbers()), _labels()
+        numbers, by_name = dict(_numbers()), labels()
         with self._lock:
             busy = {operation.group for operation in [*self._running_operations]}
             missed = {
-                labels[name]: number - self._before.get(name, 0) - self._observed.get(name, 0)
+                by_name[name]: number - self._before.get(name, 0) - self._observed.get(name, 0)
                 for name, number in numbers.items()
                 if name not in busy
             }
@@ -329,7 +329,8 @@ def _is_torchs(group: Any) -> bool:
     return type(group) is dist.ProcessGroup
 
 
-def _labels() -> dict[str, str]:
+def labels() -> dict[str, str]:
+    """The label of each group of this rank by its name, in the order in which they were made."""
     return {
         name: described(group).label if _is_torchs(group) else name for name, group in _all_groups()
     }
@@ -344,7 +345,7 @@ def described(group: Any) -> _Group:
 
 def _name_of(group: object) -> str | None:
     if isinstance(group, str):
-        if group not in _labels().values():
+        if group not in labels().values():
             raise _unknown_group(group)
         return None
     if isinstance(group, DeviceMesh):
@@ -359,7 +360,7 @@ def _name_of(group: object) -> str | None:
 
 
 def _unknown_group(group: object) -> ValueError:
-    there = ", ".join(sorted({*_labels().values()}))
+    there = ", ".join(sorted({*labels().values()}))
     words = f"ddp.comms: no group {group!r} on this rank; the groups are {there}"
     return coded(ValueError(words), UNUSABLE_BLOCK)
 

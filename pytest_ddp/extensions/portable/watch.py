@@ -14,7 +14,7 @@ from torch._C import _distributed_c10d
 from torch.distributed import distributed_c10d
 
 from pytest_ddp.extensions.comms import stack
-from pytest_ddp.extensions.comms.block import described
+from pytest_ddp.extensions.comms.block import described, labels
 from pytest_ddp.extensions.portable.calls import LostHandles, difference_findings
 from pytest_ddp.extensions.portable.finding import PortabilityFinding
 from pytest_ddp.extensions.portable.issued import Group, IssuedOperation, OperationLog
@@ -132,6 +132,9 @@ class OperationWatch:
             label, members, own = name, (), -1
         is_torchs = name in self._made or raw is distributed_c10d._world.default_pg
         which, explicit = self._made.get(name, (0, None))
+        alike = [each for each, other in labels().items() if other == label]
+        if name in alike[1:]:
+            label = f"{label} (group {alike.index(name) + 1})"
         group = Group(name, which, label, members, own, is_torchs and bool(members), explicit)
         self._groups[name] = group
         return group

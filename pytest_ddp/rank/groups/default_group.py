@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from sys import getrefcount
 from typing import Any, NamedTuple
 
@@ -253,7 +255,15 @@ class DefaultGroup:
 
     def counts(self) -> tuple[GroupCount, ...]:
         """Collectives issued since :meth:`prepare` on each group that exists now."""
-        return tuple(self._count(group) for group in groups())
+        alike: Counter[tuple[int, ...]] = Counter()
+        found = []
+        for group in groups():
+            count = self._count(group)
+            if count.name != "0":
+                alike[count.members] += 1
+                count = replace(count, nth=alike[count.members])
+            found.append(count)
+        return tuple(found)
 
     @contextlib.contextmanager
     def of_wide_fixture(self) -> Iterator[None]:

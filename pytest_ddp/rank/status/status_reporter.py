@@ -20,11 +20,11 @@ from pytest_ddp.protocol.rank_status import (
     BegunMessages,
     CallRecord,
     Calls,
+    GroupCount,
     PendingOperation,
     Probe,
     RankStatus,
     RequestCalls,
-    group_words,
 )
 from pytest_ddp.rank.groups.default_group import DefaultGroup
 from pytest_ddp.rank.groups.side_channel import SideChannel
@@ -378,8 +378,7 @@ class StatusReporter:
         begun, _ = self._issued()
         waits = self._issued_by_cpp(begun)
         words = ", ".join(
-            f"{wait.operation} #{wait.number} of {group_words(wait.group, wait.members)}"
-            for wait in waits
+            f"{wait.operation} #{wait.number} of {wait.group_words}" for wait in waits
         )
         return _ThreadOperation(words, waits[0].operation if waits else "")
 
@@ -391,16 +390,19 @@ class StatusReporter:
         call = self._operations.waiting.get(thread)
         if call is None:
             return self._public_call(stack)
-        members = next((c.members for c in self._group.counts() if c.name == call.group), ())
+        group = self._group_of(call)
+        members = () if group is None else group.members
         if call.tag is not None and call.root is not None:
             known = 0 <= call.root < len(members)
             peer = f"rank {members[call.root]}" if known else "any rank"
             words = f"{call.name} {_TOWARDS[call.name]} {peer} (tag {call.tag})"
             return _ThreadOperation(words, call.name)
         number = call.number - self._group.journal.issued_before(call.group)
-        of_group = f" #{number} of {group_words(call.group, members)}"
-        words = f"{call.name}{of_group if call.number and members else ''}"
-        return _ThreadOperation(words, call.name)
+        of_group = "" if group is None or not call.number else f" #{number} of {group.words}"
+        return _ThreadOperation(f"{call.name}{of_group}", call.name)
+
+    def _group_of(self, call: Operation) -> GroupCount | None:
+        return next((count for count in self._group.counts() if count.name == call.group), None)
 
     def _public_call(self, stack: Sequence[FrameType]) -> _ThreadOperation:
         called = _outermost_call(stack)
@@ -433,11 +435,11 @@ class StatusReporter:
         if (made, issued) == self._settled:
             return (), self._done
         recorded = self._group.journal.is_recorded
-        members = {count.name: count.members for count in counts if recorded(count.name)}
+        groups = {count.name: count for count in counts if recorded(count.name)}
         journal = self._group.journal
         python = (*list(journal.forms), *list(journal.calls))
         calls = {(call.group, call.number): call for call in python}
-        entries = [entry for entry in self._records() if entry["process_group"][0] in members]
+        entries = [entry for entry in self._records() if entry["process_group"][0] in groups]
         retired: dict[str, deque[dict[str, Any]]] = {}
         for entry in entries:
             if entry["retired"]:
@@ -446,7 +448,7 @@ class StatusReporter:
 
         def wait(entry: dict[str, Any]) -> PendingOperation:
             name, number = entry["process_group"][0], entry["collective_seq_id"]
-            return self._wait(entry, members[name], calls.get((name, number)))
+            return self._wait(entry, groups[name], calls.get((name, number)))
 
         begun = tuple(wait(entry) for entry in entries if not entry["retired"])
         self._done = tuple(map(wait, itertools.chain.from_iterable(retired.values())))
@@ -468,13 +470,13 @@ class StatusReporter:
                 yield entry
 
     def _wait(
-        self, entry: dict[str, Any], members: tuple[int, ...], call: Operation | None
+        self, entry: dict[str, Any], group: GroupCount, call: Operation | None
     ) -> PendingOperation:
-        name = entry["process_group"][0]
+        number = entry["collective_seq_id"] - self._group.journal.issued_before(group.name)
         return PendingOperation(
-            group=name,
-            members=members,
-            number=entry["collective_seq_id"] - self._group.journal.issued_before(name),
+            group=group.name,
+            members=group.members,
+            number=number,
             operation=operation_of(entry) if call is None else call.name,
             recorded_as=_recorded_as(entry),
             numel=_elements(entry),
@@ -482,8 +484,9 @@ class StatusReporter:
             peer=None,
             tag=None,
             site=None if call is None else call.code_line,
-            root=None if call is None or call.root is None else members[call.root],
+            root=None if call is None or call.root is None else group.members[call.root],
             ends_in=left_of(entry),
+            nth=group.nth,
         )
 
     def _message(self, call: Operation) -> PendingOperation | None:
@@ -492,21 +495,22 @@ class StatusReporter:
             return None
         if not self._group.journal.is_recorded(call.group):
             return None
-        members = next((c.members for c in self._group.counts() if c.name == call.group), ())
-        if not members:
+        group = self._group_of(call)
+        if group is None:
             return None
         return PendingOperation(
             group=call.group,
-            members=members,
+            members=group.members,
             number=call.message_number,
             operation=call.name,
             recorded_as=None,
             numel=None,
             dtype=None,
-            peer=members[call.root],
+            peer=group.members[call.root],
             tag=call.tag,
             site=call.code_line,
             ends_in=self._wait_timeouts.left_of_message(call),
+            nth=group.nth,
         )
 
 

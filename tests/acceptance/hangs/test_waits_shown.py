@@ -90,6 +90,13 @@ SOURCE = """
             dist.new_group(ranks)
 
 
+    @ddp2
+    def test_crossed_groups(ddp):
+        one, other = dist.new_group([0, 1]), dist.new_group([0, 1])
+        for group in (one, other) if ddp.rank == 0 else (other, one):
+            dist.all_reduce(ones(1), group=group)
+
+
     def meet(ddp):
         url = f"tcp://127.0.0.1:{ddp.gather(free_port())[0]}"
         dist.init_process_group("gloo", init_method=url, rank=ddp.rank, world_size=2)
@@ -158,6 +165,7 @@ WAITS = {
     "thread_of_a_rank_that_sleeps": ("runs", "recv from rank 1 (tag 5) in thread fetcher"),
     "backward_in_a_thread": ("waits", "all_reduce #4 of the default group in thread trainer_0"),
     "groups_in_unlike_orders": ("waits", "new_group #1 (ranks 0, 1)"),
+    "crossed_groups": ("waits", "all_reduce #1 (1 x float32) of the group of ranks 0, 1"),
     "tcp_as_under_torchrun": ("waits", "init_process_group"),
     "send": ("waits", "send #1 to rank 1 (tag 3)"),
     "receive_from_anybody": ("waits", "recv from any rank (tag 0)"),
@@ -217,6 +225,13 @@ def test_groups_of_a_rank_that_has_ended_are_shown(finished: Finished) -> None:
     assert "rank 0 waits call: new_group new_group #1 (ranks 0, 1)" in text
     assert "rank 1 ended rank 1: has made new_group #2 (rank 1)" in text
     assert "has made new_group" not in flat(finished["test_send"].text)
+
+
+def test_groups_of_the_same_ranks_are_told_apart(finished: Finished) -> None:
+    assert flat(finished["test_crossed_groups"].text).startswith(
+        "deadlock: rank 0 waits in all_reduce #1 of the group of ranks 0, 1, "
+        "rank 1 in all_reduce #1 of group 2 of ranks 0, 1 "
+    )
 
 
 def test_store_that_no_rank_serves_is_named(finished: Finished) -> None:

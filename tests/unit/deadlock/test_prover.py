@@ -118,7 +118,7 @@ def test_asynchronous_collective_that_nobody_waits_for() -> None:
 
 
 AHEAD = collective(1, 0, 1, group="3")
-BEHIND = collective(1, 0, 1, group="4")
+BEHIND = collective(1, 0, 1, group="4", nth=2)
 CROSSED = {
     0: stuck(AHEAD, counts=(count(1, 0, 1, group="3"), count(0, 0, 1, group="4"))),
     1: stuck(BEHIND, counts=(count(0, 0, 1, group="3"), count(1, 0, 1, group="4"))),
@@ -130,7 +130,7 @@ def test_two_groups_in_crossed_order() -> None:
     hang = proof(CROSSED)
     assert hang.sentence == (
         "deadlock: rank 0 waits in all_reduce #1 of the group of ranks 0, 1, "
-        "rank 1 in all_reduce #1 of the group of ranks 0, 1"
+        "rank 1 in all_reduce #1 of group 2 of ranks 0, 1"
     )
     assert hang.culprits == ()
     assert accused(CROSSED) == {0, 1}
