@@ -317,6 +317,15 @@ def test_groups_in_one_order(ddp, again):
 
 
 @two
+def test_two_groups_of_the_same_ranks(ddp):
+    x, y, one, other = ones(), ones(), dist.new_group(), dist.new_group()
+    first = dist.all_reduce(x, group=one, async_op=True)
+    second = dist.all_reduce(y, group=other, async_op=True)
+    first.wait()
+    second.wait()
+
+
+@two
 def test_groups_one_after_the_other(ddp, again):
     x, y = ones(), ones()
     dist.broadcast(x, 0)

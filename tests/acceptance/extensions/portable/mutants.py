@@ -131,6 +131,7 @@ MUTANTS = (
     Mutant(HANDLE, "a_group_in_a_group", "second.wait()", "pass", "group=half"),
     Mutant(ORDER, "a_message_in_flight", "dist.recv", SWAP, "dist.recv"),
     Mutant(ORDER, "groups_in_one_order", "first = dist", SWAP_ON_RANK_1),
+    Mutant(ORDER, "two_groups_of_the_same_ranks", "first = dist", SWAP_ON_RANK_1),
     Mutant(ORDER, "a_broadcast_of_each_rank", "first = dist", SWAP_ON_RANK_1),
     Mutant(ORDER, "a_group_in_a_group", "first = dist", SWAP_ON_RANK_1),
     Mutant(

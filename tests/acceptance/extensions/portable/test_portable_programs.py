@@ -63,6 +63,12 @@ def test_a_mutant_is_named(wrong: Finished, mutant: mutants.Mutant) -> None:
     assert any(all(f"{place}\n" in text for place in named) for text in findings), result.text
 
 
+def test_groups_of_the_same_ranks_are_told_apart(wrong: Finished) -> None:
+    (mutant,) = [m for m in mutants.MUTANTS if m.program == "two_groups_of_the_same_ranks"]
+    orders = "all_reduce on ranks 0,1 and all_reduce on ranks 0,1 (group 2) in opposite orders"
+    assert orders in flat(wrong[mutant.test].text)
+
+
 def test_a_finding_has_a_kind_of_its_own(wrong: Finished) -> None:
     records = [json.loads(file.read_text()) for file in (wrong.directory / "found").glob("*.json")]
     assert len(records) == len(mutants.MUTANTS) + len(FOUND)
