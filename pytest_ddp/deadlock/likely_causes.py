@@ -12,7 +12,7 @@ from dataclasses import replace
 from pytest_ddp.deadlock.prover import ProbedRank
 from pytest_ddp.outcome.outcome import Hang, ranks_text
 from pytest_ddp.outcome.stack_dumps import short_line
-from pytest_ddp.protocol.rank_status import SIDE_CHANNEL, PendingOperation
+from pytest_ddp.protocol.rank_status import SIDE_CHANNEL, CodeLine, PendingOperation, RankStatus
 
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
 
@@ -24,7 +24,11 @@ def with_hint(hang: Hang, probed: Mapping[int, ProbedRank]) -> Hang:
         for rank, state in sorted(probed.items())
         if state.stuck and state.now.waits and state.now.waits[0].group != SIDE_CHANNEL
     }
-    hints = (*_unequal_passes(waiting, probed), *_other_calls(waiting, hang, probed))
+    hints = (
+        *_unequal_passes(waiting, probed),
+        *_passes_that_issued_less(waiting, hang, probed),
+        *_other_calls(waiting, hang, probed),
+    )
     return replace(hang, hint=next(iter(hints), ""))
 
 
@@ -57,6 +61,39 @@ def _unequal_passes(
         f"{ranks_text(behind)} made {passes}{end}; rank {first} is in its {_ordinal(ahead)}: "
         f"{question}?"
     )
+
+
+def _passes_that_issued_less(
+    waiting: Mapping[int, PendingOperation], hang: Hang, probed: Mapping[int, ProbedRank]
+) -> Iterator[str]:
+    """A rank is in a backward pass that the others have ended, with fewer collectives of C++."""
+    for rank, wait in waiting.items():
+        now = probed[rank].now
+        others = [culprit for culprit in hang.culprits if culprit in wait.members]
+        if wait.site is not None or not now.in_backward or not others:
+            continue
+        own = _calls(wait.group, now)
+        if own is not None and all(
+            (other := probed[each].now).alone
+            and (other.backwards, other.in_backward) == (now.backwards, False)
+            and _calls(wait.group, other) == own
+            for each in others
+        ):
+            whom, their = ranks_text(others), "its" if len(others) == 1 else "their"
+            yield (
+                f"{whom} ended {their} {_ordinal(now.backwards)} backward pass without it: did "
+                "parameters get no gradient there (find_unused_parameters=True), or was the pass "
+                "in no_sync()?"
+            )
+        return
+
+
+def _calls(group: str, now: RankStatus) -> list[CodeLine] | None:
+    """The lines of all collectives that Python called on a group; None if not all are known."""
+    issued = next((count.collectives for count in now.counts if count.name == group), None)
+    known = [each for each in (*now.done, *now.begun) if each.group == group]
+    numbers = {each.number for each in known}
+    return None if issued != len(numbers) else [each.site for each in known if each.site]
 
 
 def _other_calls(

@@ -70,6 +70,8 @@ ENTRIES = (
         (
             "Ranks have unequal numbers of batches: one makes fewer backward passes, and the "
             "gradients of the other's next pass have no counterpart.",
+            "A branch of the model runs on some ranks only: the others have no gradients for its "
+            "parameters, and DDP does not reduce them there.",
             "One rank left a loop earlier (break, return, StopIteration, early stopping on its "
             "own loss).",
             "The collective is in a branch for some ranks, such as `if rank == 0:` around a "
@@ -79,6 +81,7 @@ ENTRIES = (
         (
             "Give each rank the same number of batches: DistributedSampler pads, drop_last=True "
             "cuts, torch's Join context goes on with unequal ones.",
+            "find_unused_parameters=True of DDP, where ranks use unlike branches.",
             "Decide together: all_reduce or broadcast the flag that ends the loop.",
             "Call the collective on all ranks, and only use its result on one.",
         ),

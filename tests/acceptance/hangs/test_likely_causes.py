@@ -10,6 +10,8 @@ import pytest
 from tests.acceptance.suite import Finished, Suite, flat
 
 HANGS = """
+import contextlib
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -33,6 +35,32 @@ def test_barrier_after_batches(ddp):
     for _ in range(3 - ddp.rank):
         step(model)
     dist.barrier()
+
+
+class Branches(torch.nn.Sequential):
+    def forward(self, x, takes_both):
+        return self[0](x) + self[1](x) if takes_both else self[0](x)
+
+
+def test_unused(ddp):
+    branches = Branches(torch.nn.Linear(400, 400), torch.nn.Linear(400, 400))
+    model = DistributedDataParallel(branches, bucket_cap_mb=0.5)
+    model(torch.ones(2, 400), ddp.rank == 0).sum().backward()
+
+
+def test_unsynchronized(ddp):
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    step(model)
+    with model.no_sync() if ddp.rank == 1 else contextlib.nullcontext():
+        step(model)
+
+
+def test_metric_of_rank_0(ddp):
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    step(model)
+    if ddp.rank == 0:
+        dist.all_reduce(torch.ones(20))
+    step(model)
 
 
 def test_loop(ddp):
@@ -104,6 +132,16 @@ def hangs(new_suite: Callable[[], Suite]) -> Finished:
             "collective for rank 1 alone?",
         ),
         (
+            "unused",
+            "rank 1 ended its first backward pass without it: did parameters get no gradient "
+            "there (find_unused_parameters=True), or was the pass in no_sync()?",
+        ),
+        (
+            "unsynchronized",
+            "rank 1 ended its second backward pass without it: did parameters get no gradient "
+            "there (find_unused_parameters=True), or was the pass in no_sync()?",
+        ),
+        (
             "loop",
             "rank 1 called all_reduce at {in the loop} for the last time as #2, rank 0 again as "
             "#3: did rank 1 leave a loop earlier?",
@@ -126,7 +164,7 @@ def test_the_question_is_above_the_code(hangs: Finished, name: str, words: str) 
     assert code == f"{code[:7]}: python -m pytest_ddp explain {code[:7]}"
 
 
-@pytest.mark.parametrize("name", ["groups", "handler", "sizes"])
+@pytest.mark.parametrize("name", ["groups", "handler", "sizes", "metric_of_rank_0"])
 def test_what_several_histories_lead_to_has_no_question(hangs: Finished, name: str) -> None:
     text = hangs[f"test_{name}"].text
     assert "?" not in text
