@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from ddp_conformance.framework.history import Record
 from ddp_conformance.launched.history import Ended
 from ddp_conformance.model import judge
 from ddp_conformance.model.history import (
     Decided,
     Gradients,
     OneProcessEnds,
+    Overflowed,
     Overwrote,
     Pass,
     State,
@@ -388,3 +390,21 @@ def test_nothing_is_compared_from_where_one_process_ends() -> None:
     history = [ALONE, replace(ALONE, alone=False), later]
     assert len(judge.judge_gradients(history, 1e-4)) == 1
     assert judge.judge_gradients([*history, OneProcessEnds(0, 3)], 1e-4) == ()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "one", "first"),
+    [
+        ({1: {0, 1}}, {1}, None),
+        ({1: {0, 1}, 2: {0, 1}}, {1, 3}, 2),
+        ({2: {0, 1}}, {1}, 1),
+        ({1: {0}}, set(), None),  # a rank alone: they do not decide together
+    ],
+)
+def test_overflows_of_the_ranks_or_of_one_process_alone(
+    ranks: dict[int, set[int]], one: set[int], first: int | None
+) -> None:
+    history: list[Record] = [Decided(rank, 1, False, True, ()) for rank in (0, 1)]
+    history += [Overflowed(rank, step, False) for step, some in ranks.items() for rank in some]
+    history += [Overflowed(0, step, True) for step in one]
+    assert judge.overflowed_apart(history) == first

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from ddp_conformance import Case, TrainStep
 from ddp_conformance.framework.registry import all_checks
-from ddp_conformance.framework.verdict import GuaranteeError
+from ddp_conformance.framework.verdict import GuaranteeError, UndecidedError
 from ddp_conformance.model.mutants.sharded import stepping_with
 from ddp_conformance.model.mutants.step_mutants import (
     RATE,
@@ -200,3 +200,54 @@ def test_what_gradients_are_divided_by_is_a_scale() -> None:
     CHECKS["MOD-08"](TrainStep(divides_by_scale, {"decides"}, steps=2))
     text = text_of("MOD-08", TrainStep(divides_silently, {"decides"}, steps=2))
     assert "by what is not in the reported 'scale'?" in text
+
+
+def in_float16(case: Case, init_scale: float, *, sums_up: bool = False) -> Any:
+    """Steps by a gradient scaler; what is summed up in place of a mean is wrong."""
+    model = wrapped(case, SmallNet())
+    optimizer = SGD(model.parameters(), RATE, momentum=0.9)
+    scaler = torch.amp.GradScaler("cpu", init_scale=init_scale)
+
+    def step(number: int) -> dict[str, float]:
+        points, targets = batch_of(number, share(case))
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            loss: Any = nn.functional.mse_loss(model(points), targets)
+        scaler.scale(loss * (case.world_size if sums_up else 1)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return {"scale": scaler.get_scale()}
+
+    return model, step
+
+
+def scaled(case: Case) -> Any:
+    """No step overflows."""
+    return in_float16(case, 2.0**8)
+
+
+def scaled_to_the_limit(case: Case) -> Any:
+    """A step overflows on the ranks, whose losses are divided by fewer samples, and not in one
+    process."""
+    return in_float16(case, LIMIT)
+
+
+def summed_and_scaled(case: Case) -> Any:
+    return in_float16(case, 2.0**8, sums_up=True)
+
+
+LIMIT = 2.0**16
+
+
+@pytest.mark.ddp(world_size=2)
+@pytest.mark.parametrize("guarantee", ["MOD-02", "MOD-08"])
+def test_an_overflow_on_the_ranks_alone_decides_nothing(guarantee: str) -> None:
+    def subject(make: Any) -> TrainStep:
+        return TrainStep(make, {"decides"}, steps=4, tolerance=1e-2)
+
+    CHECKS[guarantee](subject(scaled))
+    with pytest.raises(UndecidedError, match="smaller init_scale"):
+        CHECKS[guarantee](subject(scaled_to_the_limit))
+    CHECKS["MOD-11"](subject(scaled_to_the_limit))
+    if guarantee == "MOD-02":
+        assert "gradient of" in text_of(guarantee, subject(summed_and_scaled))

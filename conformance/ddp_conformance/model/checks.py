@@ -171,6 +171,8 @@ def _beside_one(subject: TrainStep, ranks: Ranks, history: History) -> Sequence[
     found = judge.judge_gradients(history, subject.limit)
     if found:
         demand_comparison(subject, ranks, history)
+    else:
+        demand_equal_overflows(subject, history)
     if found and judge.gradients_unseen(history):
         raise UndecidedError(
             f"{subject.name} steps without an optimizer, and its gradients are gone when step() "
@@ -194,6 +196,20 @@ def demand_comparison(subject: TrainStep, ranks: Ranks, history: History) -> Non
         raise UndecidedError(
             f"{subject.name} normalises by each rank's own samples in {unlike.module}, which one "
             "process cannot do: if it is intended, declare the trait 'batch_statistics' and reason="
+        )
+
+
+def demand_equal_overflows(subject: TrainStep, history: History) -> None:
+    """Raise :class:`UndecidedError` where a gradient scaler skips other steps than in one process.
+
+    It may rightly do so, and a NaN on some rank looks the same.
+    """
+    step = judge.overflowed_apart(history)
+    if step is not None:
+        raise UndecidedError(
+            f"{subject.name} has a gradient scaler that finds an overflow in step {step} on all "
+            "ranks or in one process alone, which is right for a scale at the limit: make the "
+            "scaler with a smaller init_scale here, such as 2.0**8, so that no step overflows"
         )
 
 
@@ -239,6 +255,8 @@ def find_different_decisions(subject: TrainStep, ranks: Ranks) -> Sequence[Viola
         found = judge_decisions.judge_decisions(history, subject.limit)
         if found:
             demand_comparison(subject, ranks, history)
+        else:
+            demand_equal_overflows(subject, history)
         return found
 
     return judged(subject, ranks, look)

@@ -170,6 +170,15 @@ class Decided(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class Overflowed(Record):
+    """A gradient scaler of torch found gradients that are not finite: it skips the step."""
+
+    step: int
+    alone: bool
+    """True for a single process with the samples of all ranks, which has rank 0."""
+
+
+@dataclass(frozen=True, slots=True)
 class Coded(Record):
     """A step in which one rank's gradients are codes, and the others' are zeros."""
 

@@ -16,6 +16,7 @@ from ddp_conformance.model.history import (
     Decided,
     Gradients,
     OneProcessEnds,
+    Overflowed,
     Overwrote,
     Pass,
     State,
@@ -122,14 +123,39 @@ def judge_gradients(history: History, tolerance: float) -> tuple[Violation, ...]
             ]
             # Without an optimizer, either record may be right: gradients may be reduced by hand.
             found += [] if [] in texts else texts[-1]
-        if demanded and not own and not alone:
+        if demanded and not own and not alone and overflowed_apart(history) is None:
             found.append(f"rank {rank} made no optimizer step")
     return tuple(map(Violation, found))
 
 
 def not_compared_from(history: History) -> float:
     """The first step that is not compared with one process."""
-    return min((r.step for r in history if isinstance(r, OneProcessEnds)), default=math.inf)
+    ends = (seen.step for seen in history if isinstance(seen, OneProcessEnds))
+    return min((*ends, overflowed_apart(history) or math.inf))
+
+
+def overflowed_apart(history: History) -> int | None:
+    """The first step that gradient scalers skip on all ranks, or in one process, alone.
+
+    Each rank divides its loss by fewer samples than one process does, so that its scaled gradients
+    are larger, and may overflow where those of one process do not. The scales differ from then on.
+    """
+    everyone = {seen.rank for seen in history if isinstance(seen, Decided) and not seen.alone}
+    ranks: defaultdict[int, set[int]] = defaultdict(set)
+    one: set[int] = set()
+    for seen in history:
+        if isinstance(seen, Overflowed) and seen.alone:
+            one.add(seen.step)
+        elif isinstance(seen, Overflowed):
+            ranks[seen.step].add(seen.rank)
+    return min(
+        (
+            step
+            for step in {*ranks, *one}
+            if ranks[step] in (set(), everyone) and bool(ranks[step]) != (step in one)
+        ),
+        default=None,
+    )
 
 
 def unlike_one_process(history: History) -> UnlikeOneProcess | None:

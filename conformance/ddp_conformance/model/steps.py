@@ -24,6 +24,7 @@ from ddp_conformance.model.history import (
     Decided,
     Gradients,
     OneProcessEnds,
+    Overflowed,
     Overwrote,
     Pass,
     State,
@@ -119,6 +120,8 @@ class StepObserver:
         self._given = ""
         """The digest of the gradients with which it was called."""
         self._collectives_before = 0
+        self._overflowed = False
+        self._end_of_scaling = after_scaled_steps(self._note_overflow)
         self._optimizer_calls = OptimizerCalls(self._about_to_step, self._goes_on)
         self._end_hook = register_optimizer_step_post_hook(self._has_stepped)
 
@@ -126,6 +129,7 @@ class StepObserver:
         """Stop watching optimizer steps."""
         self._optimizer_calls.close()
         self._end_hook.remove()
+        self._end_of_scaling()
 
     @property
     def _trained(self) -> list[tuple[str, nn.Parameter]]:
@@ -165,6 +169,7 @@ class StepObserver:
         """Make a step, and record its decisions."""
         self._number, self._passes, self._calls = number + 1, 0, 0
         self._stepped, self._norm, self._after_backward = False, None, []
+        self._overflowed = False
         before = self._contents()
         found = trainee.step(number)
         if not self._stepped and self._contents() != before:
@@ -173,6 +178,8 @@ class StepObserver:
                 "changes its parameters, and steps no torch.optim.Optimizer that has them"
             )
             self._record_gradients_of_hand_made_step()
+        if self._overflowed:
+            self._records.add(Overflowed(self._rank, self._number, self._alone))
         made = found if isinstance(found, Mapping) else {}
         values = tuple((str(name), float(value)) for name, value in made.items())
         self._records.add(
@@ -317,6 +324,9 @@ class StepObserver:
 
     # ------------------------------------------------------------------ step
 
+    def _note_overflow(self, optimizer: Optimizer) -> None:
+        self._overflowed = self._overflowed or self._trains(optimizer)
+
     def _about_to_step(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
@@ -430,6 +440,32 @@ def _values(tensor: Tensor | None) -> tuple[float, ...]:
 def _collectives() -> int:
     group: Any = dist.group.WORLD
     return int(group._get_sequence_number_for_group()) if dist.is_initialized() else 0
+
+
+def after_scaled_steps(note: Callable[[Optimizer], None]) -> Callable[[], None]:
+    """Call ``note`` with each optimizer that a scaler of torch has skip, as it found an overflow.
+
+    Returns:
+        What ends it.
+    """
+    scaler: Any = torch.amp.GradScaler
+    original = scaler.step
+
+    @wraps(original)
+    def step(self: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, optimizer, *args, **kwargs)
+        if self.is_enabled():
+            found = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+            if any(map(float, found.values())):
+                note(optimizer)
+        return result
+
+    scaler.step = step
+
+    def end() -> None:
+        scaler.step = original
+
+    return end
 
 
 def around_backward(follow: Callable[[Callable[[], Any]], Any]) -> Callable[[], None]:

@@ -266,6 +266,10 @@ class OneProcess:
     def take_over(self, snapshot: Snapshot, optimizers: Sequence[Optimizer]) -> bool:
         """Take over the ranks' state; False if there are other optimizers here."""
         self.begin_from(snapshot.parameters)
+        if not snapshot.states:  # a scaler has skipped the ranks' steps, and not the one here
+            for optimizer in optimizers:
+                optimizer.state.clear()
+            return True
         names = {id(parameter): name for name, parameter in self._named}
         for (name, place), parameter, optimizer in _owned(optimizers, names):
             known = {one: (one, place) for one, at in snapshot.states if at == place}
