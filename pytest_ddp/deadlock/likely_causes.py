@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import TypeAlias
 
 from pytest_ddp.deadlock.prover import ProbedRank
 from pytest_ddp.outcome.outcome import Hang, ranks_text
@@ -66,34 +67,46 @@ def _unequal_passes(
 def _passes_that_issued_less(
     waiting: Mapping[int, PendingOperation], hang: Hang, probed: Mapping[int, ProbedRank]
 ) -> Iterator[str]:
-    """A rank is in a backward pass that the others have ended, with fewer collectives of C++."""
+    """A rank waits in a backward pass for ranks that have ended theirs."""
     for rank, wait in waiting.items():
         now = probed[rank].now
         others = [culprit for culprit in hang.culprits if culprit in wait.members]
-        if wait.site is not None or not now.in_backward or not others:
-            continue
-        own = _calls(wait.group, now)
-        if own is not None and all(
-            (other := probed[each].now).alone
-            and (other.backwards, other.in_backward) == (now.backwards, False)
-            and _calls(wait.group, other) == own
-            for each in others
-        ):
-            whom, their = ranks_text(others), "its" if len(others) == 1 else "their"
-            yield (
-                f"{whom} ended {their} {_ordinal(now.backwards)} backward pass without it: did "
-                "parameters get no gradient there (find_unused_parameters=True), or was the pass "
-                "in no_sync()?"
-            )
-        return
+        if now.in_backward and others:
+            if all(_issued_less(probed[each].now, now, wait.group) for each in others):
+                whom, their = ranks_text(others), "its" if len(others) == 1 else "their"
+                yield (
+                    f"{whom} ended {their} {_ordinal(now.backwards)} backward pass without it: did "
+                    "parameters get no gradient there (find_unused_parameters=True), or was the "
+                    "pass in no_sync()?"
+                )
+            return
 
 
-def _calls(group: str, now: RankStatus) -> list[CodeLine] | None:
-    """The lines of all collectives that Python called on a group; None if not all are known."""
-    issued = next((count.collectives for count in now.counts if count.name == group), None)
-    known = [each for each in (*now.done, *now.begun) if each.group == group]
-    numbers = {each.number for each in known}
-    return None if issued != len(numbers) else [each.site for each in known if each.site]
+def _issued_less(other: RankStatus, now: RankStatus, group: str) -> bool:
+    """Whether a rank has ended the backward pass in which another one is, and lacks only what C++
+    has issued last."""
+    own, theirs = _issued(group, now), _issued(group, other)
+    if own is None or theirs is None or not other.alone or other.in_backward:
+        return False
+    begun, left = own[: len(theirs)], own[len(theirs) :]
+    return (
+        other.backwards == now.backwards
+        and theirs == begun
+        and all(site is None for _, site in left)
+    )
+
+
+_Issued: TypeAlias = tuple[str, CodeLine | None]
+"""A collective's operation, and the line that called it; None for C++."""
+
+
+def _issued(group: str, now: RankStatus) -> list[_Issued] | None:
+    """What a rank issued on a group, in order; None if not all of it is known."""
+    number = next((count.collectives for count in now.counts if count.name == group), None)
+    known = {each.number: each for each in (*now.done, *now.begun) if each.group == group}
+    if number != len(known):
+        return None
+    return [(each.operation, each.site) for _, each in sorted(known.items())]
 
 
 def _other_calls(
