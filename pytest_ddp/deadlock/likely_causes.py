@@ -27,7 +27,7 @@ def with_hint(hang: Hang, probed: Mapping[int, ProbedRank]) -> Hang:
     }
     hints = (
         *_unequal_passes(waiting, probed),
-        *_passes_that_issued_less(waiting, hang, probed),
+        *_passes_that_issued_less(waiting, probed),
         *_other_calls(waiting, hang, probed),
     )
     return replace(hang, hint=next(iter(hints), ""))
@@ -65,14 +65,14 @@ def _unequal_passes(
 
 
 def _passes_that_issued_less(
-    waiting: Mapping[int, PendingOperation], hang: Hang, probed: Mapping[int, ProbedRank]
+    waiting: Mapping[int, PendingOperation], probed: Mapping[int, ProbedRank]
 ) -> Iterator[str]:
     """A rank waits in a backward pass for ranks that have ended theirs."""
     for rank, wait in waiting.items():
         now = probed[rank].now
-        others = [culprit for culprit in hang.culprits if culprit in wait.members]
-        if now.in_backward and others:
-            if all(_issued_less(probed[each].now, now, wait.group) for each in others):
+        if now.in_backward:
+            others = [m for m in wait.members if m in probed and not probed[m].now.in_backward]
+            if others and all(_issued_less(probed[each].now, now, wait.group) for each in others):
                 whom, their = ranks_text(others), "its" if len(others) == 1 else "their"
                 yield (
                     f"{whom} ended {their} {_ordinal(now.backwards)} backward pass without it: did "
@@ -83,16 +83,17 @@ def _passes_that_issued_less(
 
 
 def _issued_less(other: RankStatus, now: RankStatus, group: str) -> bool:
-    """Whether a rank has ended the backward pass in which another one is, and lacks only what C++
-    has issued last."""
+    """Whether a rank has ended the backward pass in which another one is, and lacked only what C++
+    has issued last. It may wait in what came after the pass."""
     own, theirs = _issued(group, now), _issued(group, other)
-    if own is None or theirs is None or not other.alone or other.in_backward:
+    if own is None or theirs is None or not other.alone:
         return False
+    theirs = theirs[: len(theirs) - sum(wait.group == group for wait in other.begun)]
     begun, left = own[: len(theirs)], own[len(theirs) :]
     return (
         other.backwards == now.backwards
         and theirs == begun
-        and all(site is None for _, site in left)
+        and {site for _, site in left} == {None}
     )
 
 

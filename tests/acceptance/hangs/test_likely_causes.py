@@ -48,6 +48,11 @@ def test_unused(ddp):
     model(torch.ones(2, 400), ddp.rank == 0).sum().backward()
 
 
+def test_unused_before_a_barrier(ddp):
+    test_unused(ddp)
+    dist.barrier()
+
+
 def test_unsynchronized(ddp):
     model = DistributedDataParallel(torch.nn.Linear(4, 4))
     step(model)
@@ -133,6 +138,11 @@ def hangs(new_suite: Callable[[], Suite]) -> Finished:
         ),
         (
             "unused",
+            "rank 1 ended its first backward pass without it: did parameters get no gradient "
+            "there (find_unused_parameters=True), or was the pass in no_sync()?",
+        ),
+        (
+            "unused_before_a_barrier",
             "rank 1 ended its first backward pass without it: did parameters get no gradient "
             "there (find_unused_parameters=True), or was the pass in no_sync()?",
         ),

@@ -49,6 +49,13 @@ def test_as_many_passes_are_no_hint(made: int) -> None:
     assert "backward" not in hint({0: IN_THIRD, 1: passed(ended(count(2, 0, 1)), made)})
 
 
+def test_of_one_collective_of_unlike_sizes_no_pass_has_issued_less() -> None:
+    native = replace(pair(1), site=None)
+    waits = passed(stuck(native), 1, inside=True)
+    other = after(passed(ended(count(1, 0, 1)), 1), replace(native, numel=8))
+    assert hint({0: waits, 1: other}) == ""
+
+
 def test_a_wait_outside_of_a_pass_is_no_matter_of_passes() -> None:
     waits = passed(stuck(pair(3)), 3)
     assert "backward" not in hint({0: waits, 1: passed(ended(count(2, 0, 1)), 2)})
