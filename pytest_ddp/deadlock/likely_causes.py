@@ -68,18 +68,18 @@ def _passes_that_issued_less(
     waiting: Mapping[int, PendingOperation], probed: Mapping[int, ProbedRank]
 ) -> Iterator[str]:
     """A rank waits in a backward pass for ranks that have ended theirs."""
-    for rank, wait in waiting.items():
-        now = probed[rank].now
-        if now.in_backward:
-            others = [m for m in wait.members if m in probed and not probed[m].now.in_backward]
-            if others and all(_issued_less(probed[each].now, now, wait.group) for each in others):
-                whom, their = ranks_text(others), "its" if len(others) == 1 else "their"
-                yield (
-                    f"{whom} ended {their} {_ordinal(now.backwards)} backward pass without it: did "
-                    "parameters get no gradient there (find_unused_parameters=True), or was the "
-                    "pass in no_sync()?"
-                )
-            return
+    passing = next((rank for rank in waiting if probed[rank].now.in_backward), None)
+    if passing is None:
+        return
+    wait, now = waiting[passing], probed[passing].now
+    others = [m for m in wait.members if m in probed and not probed[m].now.in_backward]
+    if others and all(_issued_less(probed[each].now, now, wait.group) for each in others):
+        whom, their = ranks_text(others), "its" if len(others) == 1 else "their"
+        yield (
+            f"{whom} ended {their} {_ordinal(now.backwards)} backward pass without it: did "
+            "parameters get no gradient there (find_unused_parameters=True), or was the pass in "
+            "no_sync()?"
+        )
 
 
 def _issued_less(other: RankStatus, now: RankStatus, group: str) -> bool:

@@ -32,7 +32,7 @@ from ddp_conformance.determinism.subjects import Leg, TrainLoop
 from ddp_conformance.framework import nemesis
 from ddp_conformance.framework.case import Case
 from ddp_conformance.framework.digests import digest_of
-from ddp_conformance.framework.failures import failures
+from ddp_conformance.framework.failures import failures, release_locals
 from ddp_conformance.framework.history import Record
 from ddp_conformance.framework.ranks import Ranks, gpu_of
 from ddp_conformance.framework.recording import describe
@@ -134,6 +134,7 @@ def try_leg(
         if isinstance(error, SystemExit) and not error.code:
             raise
         notes.records.append(LoopRaised(case.rank, run, describe(error)))
+        release_locals(error)
         tell(True)
     else:
         tell(False)

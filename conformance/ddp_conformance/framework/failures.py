@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from typing import Any
 
 
@@ -43,6 +44,22 @@ def in_words(error: BaseException) -> str:
     first, *others = text.splitlines() or [""]
     said = f"{first} {others[0].strip()}" if first.endswith(":") and others else first
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def release_locals(error: BaseException) -> None:
+    """Let go of what the frames of an exception hold, before an exchange while it is handled.
+
+    A group that its rank has ended closes its connections only when nothing holds it, and peers
+    wait for that.
+    """
+    left: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while left:
+        each = left.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            traceback.clear_frames(each.__traceback__)
+            left += [each.__cause__, each.__context__]
 
 
 def _checkpoint_exception() -> Any:

@@ -15,7 +15,7 @@ import torch
 
 from ddp_conformance.framework import nemesis
 from ddp_conformance.framework.case import Case
-from ddp_conformance.framework.failures import failures, in_words
+from ddp_conformance.framework.failures import failures, in_words, release_locals
 from ddp_conformance.framework.groups import GroupOfTries
 from ddp_conformance.framework.history import Raised, Record, Run
 from ddp_conformance.framework.places import is_ours, is_users
@@ -94,7 +94,7 @@ def on_all(ranks: Ranks, act: Callable[[], T]) -> T:
     try:
         result = act()
     except failures() as error:
-        _release_locals(error)
+        release_locals(error)
         ranks.gather(True)  # in here, so that the proof of a hang names the exception
         raise
     if any(ranks.gather(False)):
@@ -189,25 +189,9 @@ def _observed(
         except failures() as error:
             records.append(Raised(case.rank, describe(error)))
             if case is cases[-1]:
-                _release_locals(error)
+                release_locals(error)
                 return tell(own)  # in here, so that the proof of a hang names the exception
     return tell(own)
-
-
-def _release_locals(error: BaseException) -> None:
-    """Let go of what the frames of an exception hold, before an exchange while it is handled.
-
-    A group that its rank has ended closes its connections only when nothing holds it, and peers
-    wait for that.
-    """
-    left: list[BaseException | None] = [error]
-    seen: set[int] = set()
-    while left:
-        each = left.pop()
-        if each is not None and id(each) not in seen:
-            seen.add(id(each))
-            traceback.clear_frames(each.__traceback__)
-            left += [each.__cause__, each.__context__]
 
 
 def _stop_if_raised(subject: Subject, case: str, history: Sequence[Record]) -> None:

@@ -65,18 +65,16 @@ def observe_publishing(
     writers: list[Any] = []
     for number in range(RECORDS):
         arriving = Arriving(ranks, marks_for(case, ranks, number))
-        problem: BaseException | None = None
+        turn = Turn(number, late, between)
         try:
-            yield from publish_one(subject, case, arriving, Turn(number, late, between), writers)
+            # No rank goes on to the next record while another one still reads this one, or cannot.
+            yield from on_all(
+                ranks, functools.partial(publish_one, subject, case, arriving, turn, writers)
+            )
         except failures() as error:
-            problem = error
-        # No rank goes on to the next record while another one still reads this one, or cannot.
-        stop = any(ranks.gather(problem is not None))
-        if problem and isinstance(cause_of(problem), FileNotFoundError | FileExistsError):
-            yield Failed(case.rank, describe(problem))
-        elif problem is not None:
-            raise problem
-        if stop:
+            if not isinstance(cause_of(error), FileNotFoundError | FileExistsError):
+                raise
+            yield Failed(case.rank, describe(error))
             return
     with in_lockstep(Lockstep(ranks)):
         for writer in writers:
